@@ -232,7 +232,7 @@ impl Pager {
     /// since it was seen.
     pub(crate) fn put_zeros(&self, page: PageNo, seen: Seen) -> Option<Result<Copy, Errno>> {
         // While we own it, the evictor cannot take it away between our look and our copy.
-        let owned = self.residency.ownership.claim_seen(page, seen)?;
+        let owned = self.residency.ownership.claim_resident(page, seen.id())?;
         let copied = self.residency.frames.put_zeros(page);
         if let Ok(Copy::Done) = copied {
             self.residency.ownership.of(&owned).set_hash(UNKNOWN_HASH);

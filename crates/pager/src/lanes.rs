@@ -12,8 +12,9 @@
 //! Guarantees: a word changes only under the lock of its lane; whether a page is exiled changes
 //! only while its object is owned.
 //! Never: allocates after `new`; moves an object: `lanes/fault` and `lanes/exit` do.
-//! Threads: any, inside the gate, also in a signal handler. The lock of a lane is taken by who owns
-//! nothing, and never two at a time. Under it objects are claimed, but nothing is waited for.
+//! Threads: any, inside the gate, also in a signal handler. A thread takes the lock of a lane while
+//! it owns nothing, and never two at a time. Under it objects are claimed, but nothing is waited
+//! for.
 
 pub(crate) mod exit;
 pub(crate) mod fault;
@@ -127,8 +128,8 @@ impl Lanes {
         LaneNo(self.frame_of(page) * LANES + lane)
     }
 
-    /// Where the bytes of a lane are, for us. Only who holds its lock, or owns or has pinned the
-    /// object that is there, may look.
+    /// Where the bytes of a lane are, for us. Only a thread that holds its lock, or owns or has
+    /// pinned the object that is there, may look.
     pub(crate) fn bytes_of(&self, lane: LaneNo) -> *mut u8 {
         (self.alias + lane.0 * LANE_BYTES) as *mut u8
     }

@@ -1,8 +1,9 @@
 //! Pager: the engines that move objects between RAM and the store, and what a fault does.
 //!
 //! Guarantees: no write of the program is lost, whichever threads fault, evict, collect or fork at
-//! the same time (`residency` says who owns an object, `evict` why its bytes are final); the page
-//! buffer, the object cache and everything counted in `budget` stay within the RAM budget.
+//! the same time (`residency` has the owner of each object, `evict` the reason why its bytes are
+//! final); the page buffer, the object cache and everything counted in `budget` stay within the RAM
+//! budget.
 //! Never: touches managed memory (it would fault on itself), allocates after construction.
 
 mod ahead;

@@ -82,8 +82,7 @@ pub enum StartError {
     Resources(Errno),
 }
 
-/// The pager of a heap: its parts. The ways through them (`fault`, `fetch`, `evict`, `reclaim`,
-/// `access`, `collect`, ...) are in files of their own.
+/// The pager of a heap: its parts. The engines that use them are in folders of their own.
 pub struct Pager {
     pub(crate) residency: Residency,
     pub(crate) budget: Budget,
@@ -185,7 +184,7 @@ impl Pager {
         self.residency.counters.sums()[what as usize]
     }
 
-    /// The parts of an engine that a thread asks ahead by.
+    /// The parts by which a thread asks for what it will want.
     pub(crate) fn asker(&self) -> Asker<'_> {
         Asker { residency: &self.residency, ahead: &self.ahead, tier: self.tier() }
     }

@@ -30,8 +30,8 @@ use crate::trace::Happened;
 /// The least number of objects that leave together: a few blocks of small ones.
 const RECLAIM_LEAST: usize = 128;
 
-/// The way to a tier: a writer, or why there is none. A thread has one way at a time: a writer has
-/// the head of its tier, and the other tier's may have to be waited for.
+/// The path to a tier: a writer, or why there is none. A thread has one at a time: a writer has the
+/// head of its tier, and the other tier's may have to be waited for.
 struct Log<'a> {
     tier: &'a Store,
     /// The pager, if a thread waits for room; otherwise objects stay when there is none at once.
@@ -76,8 +76,8 @@ impl Pager {
 
     /// Frees the slots that are kept without an object: spares, and landing slots of evictions that
     /// are not running. False if there were none. One such slot keeps a whole slab for its size
-    /// class: in a small cache they could keep all of it, and who wants a slot of another class
-    /// would wait for ever.
+    /// class: in a small cache they could keep all of it, and a thread that wants a slot of another
+    /// class would wait for ever.
     fn free_kept_slots(&self) -> bool {
         let mut had_some = self.residency.cache.has_spares();
         self.residency.cache.end_spares();
@@ -140,8 +140,9 @@ impl Pager {
     }
 
     /// Moves what was chosen for the second tier there, as long as that has room at once; returns
-    /// how many left the cache. If none did, they go to the store. What is marked in `is_sequence`
-    /// has left, will do so as part of what was chosen, or stays.
+    /// how many left the cache. If none did, they go to the store. An object that is marked in
+    /// `is_sequence` does not go on to the store: it has left, leaves with its sequence later, or
+    /// stays.
     fn reclaim_sequence(
         &self,
         packer: &mut Packer,

@@ -1,4 +1,4 @@
-//! Survey: where the objects of a stretch of pages are, counted for who draws a map of the heap.
+//! Survey: where the objects of a stretch of pages are, counted to draw a map of the heap.
 //!
 //! Guarantees: exact for a page that nobody moves meanwhile and whose table page is in RAM; of one
 //! that is not, all objects count as stored. Parts of the object table that nothing uses are not

@@ -33,7 +33,7 @@ const RUN_MAX: u32 = 64;
 /// Ways that are looked for at a time. Some are short: of pages that stayed longer than others.
 const WAYS: usize = 32;
 
-/// Of a sequence, what leaves now.
+/// How many pages of a sequence leave now.
 pub(crate) struct Chosen {
     /// So many of the first pages listed go to the store, ...
     pub(crate) to_store: usize,
@@ -74,9 +74,9 @@ impl Tier<'_> {
     }
 
     /// Chooses what leaves in the place of the first `count` objects, or of some of them: the
-    /// oldest group of the sequence to which the page `first` belongs, or else a way. It is listed
-    /// in `leaving` from `BATCH_MAX` on. What leaves and is marked in `is_sequence` is listed, or
-    /// waits until its group is the oldest.
+    /// oldest group of the sequence to which the page `first` belongs, or else a trail. It is
+    /// listed in `leaving` from `BATCH_MAX` on. An object that is marked in `is_sequence` is
+    /// listed, too, or waits until its group is the oldest.
     pub(crate) fn choose_sequence(
         &self,
         packer: &mut Packer,
@@ -105,8 +105,8 @@ impl Tier<'_> {
         Chosen { to_store, to_second: pages - to_store }
     }
 
-    /// As `choose_sequence`: of the ways that the program went again, the oldest of which something
-    /// goes to the second tier.
+    /// As `choose_sequence`: of the trails that the program followed again, the oldest of which
+    /// something goes to the second tier.
     fn choose_way(&self, packer: &mut Packer, count: usize, seen: Seen) -> Chosen {
         let none = Chosen { to_store: 0, to_second: 0 };
         let Some(history) = self.history else { return none };
@@ -130,7 +130,7 @@ impl Tier<'_> {
             });
             let to_store = seen.on_ssd(way.pages, way.goes_on, allowed);
             if to_store < way.pages {
-                // What comes behind waits for its turn.
+                // The pages behind it wait for their turn.
                 let behind = history.from(way.end).take(REACH).map(|(page, _)| page);
                 let listed = list[..way.pages].iter().map(|(page, _)| page.0);
                 for index in listed.chain(behind).filter_map(index_of) {
@@ -146,7 +146,7 @@ impl Tier<'_> {
         none
     }
 
-    /// How a page of a way stands, and under which descriptor.
+    /// How a page of a trail stands, and under which descriptor.
     fn stands(&self, page: PageNo) -> Stands<(PageNo, DescriptorId)> {
         match self.residency.ownership.peek(page) {
             Some(Place::Cached(id)) if self.is_changed_on_trail(page, id) => {

@@ -25,7 +25,7 @@ pub const FRESH_MAX: usize = 64;
 /// other thread of it exists.
 struct OfProcess(UnsafeCell<Userfaultfd>);
 
-// SAFETY: shared access only reads; who replaces it is the only thread (`after_fork`).
+// SAFETY: shared access only reads; the thread that replaces it is the only one (`after_fork`).
 unsafe impl Sync for OfProcess where Userfaultfd: Sync {}
 
 /// The result of copying pages in.

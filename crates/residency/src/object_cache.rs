@@ -166,8 +166,8 @@ impl ObjectCache {
         if offset >= SLAB_BYTES {
             return PAGE;
         }
-        // SAFETY: in the slab, aligned to 16; the cache stays mapped. Whoever does not hold the
-        // slot reads some number.
+        // SAFETY: in the slab, aligned to 16; the cache stays mapped. A thread that does not hold
+        // the slot reads some number.
         let length = unsafe { AtomicU16::from_ptr(self.pool.address(slab).add(offset).cast()) };
         length.load(Ordering::Relaxed).into()
     }

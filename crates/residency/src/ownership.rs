@@ -17,7 +17,7 @@
 //! ```
 //!
 //! Guarantees: while an `Owned` exists no other thread changes the entry, the descriptor or the
-//! slot of its object. A cached object that nobody owns can be read by anybody, who looks
+//! slot of its object. A cached object that nobody owns can be read by any thread that looks
 //! afterwards whether it was; and changed by giving it a slot with other bytes. In debug builds an
 //! `Owned` that is dropped without a publisher, and a transition of the descriptor that its table
 //! does not allow, stop the process.
@@ -265,14 +265,15 @@ impl Ownership {
     /// Whether no thread has claimed the object, or given it another slot, since it was seen. Then
     /// what was copied of its slot meanwhile is the object, and what its descriptor said is true.
     ///
-    /// The argument: who claims a cached object counts the generation up before it changes slot,
-    /// descriptor or bytes (`claim_cached`); who exchanges the slot writes to the old one only
-    /// afterwards (`exchange_slot`). So a thread that has read something newer than the word it saw
-    /// finds another word here: the change of the word comes before the new bytes, by a locked
-    /// instruction, which is a full fence on x86_64; and the fence here keeps our reading of the
-    /// bytes before our second reading of the word. A slab whose memory went back to the system
-    /// reads as zeros, and the slot had left the object before that. The generation has 28 bits: a
-    /// thread would have to sleep in its copy while the one object changes exactly 2^28 times.
+    /// The argument: a thread that claims a cached object counts the generation up before it
+    /// changes slot, descriptor or bytes (`claim_cached`); one that exchanges the slot writes to
+    /// the old one only afterwards (`exchange_slot`). So a thread that has read something newer
+    /// than the word it saw finds another word here: the change of the word comes before the new
+    /// bytes, by a locked instruction, which is a full fence on x86_64; and the fence here keeps
+    /// our reading of the bytes before our second reading of the word. A slab whose memory went
+    /// back to the system reads as zeros, and the slot had left the object before that. The
+    /// generation has 28 bits: a thread would have to sleep in its copy while the one object
+    /// changes exactly 2^28 times.
     pub fn is_current(&self, seen: Seen) -> bool {
         fence(Ordering::Acquire);
         self.descriptors.get(seen.id).word() == seen.word
@@ -369,11 +370,6 @@ impl Ownership {
         }
         self.put_back(owned); // it is another page's by now
         None
-    }
-
-    /// As `claim_resident`, for an object that `look` has seen.
-    pub fn claim_seen(&self, page: PageNo, seen: Seen) -> Option<Owned> {
-        self.claim_resident(page, seen.id)
     }
 
     fn claim_new(&self, page: PageNo, from: Place, id: DescriptorId) -> Option<Owned> {
@@ -545,8 +541,8 @@ mod tests {
         assert!(matches!(ownership.look(page), Found::OnItsWay(_)));
         ownership.arrive(fresh, Rank::Protected);
         let Found::Resident(seen) = ownership.look(page) else { panic!("not resident") };
-        let held = ownership.claim_seen(page, seen).expect("resident");
-        assert!(ownership.claim_seen(page, seen).is_none(), "it is owned");
+        let held = ownership.claim_resident(page, seen.id()).expect("resident");
+        assert!(ownership.claim_resident(page, seen.id()).is_none(), "it is owned");
         ownership.cached(held);
         let Found::Cached(id) = ownership.look(page) else { panic!("not cached") };
         let cached = ownership.claim_cached(page, id).expect("cached");

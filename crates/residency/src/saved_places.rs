@@ -1,4 +1,5 @@
-//! Saved places: a page of the object table as a checkpoint has it, for who looks into a file.
+//! Saved places: a page of the object table as a checkpoint has it, for programs that look into a
+//! file.
 //!
 //! 1024 numbers of 4 bytes, little-endian: 0 for an object that is nowhere, else 1 more than the
 //! number of its block.

@@ -2,13 +2,14 @@
 //!
 //! Threads are spread over the lanes, of which each has a ring. A record is two words. A thread
 //! takes a place of its ring by one compare-exchange, and writes the second word and then the
-//! first, which is never 0 (release). Who drains reads the first word (acquire): if it is not 0 the
-//! second is there, too. It puts a 0 back before it moves the ring's tail (release), and who takes
-//! the place again has read that tail (acquire): a place that is taken is empty.
+//! first, which is never 0 (release). The thread that drains reads the first word (acquire): if it
+//! is not 0 the second is there, too. It puts a 0 back before it moves the ring's tail (release),
+//! and a thread that takes the place again has read that tail (acquire): a place that is taken is
+//! empty.
 //!
 //! Guarantees: a record is drained once, or counted as lost if its ring was full. While nothing is
 //! traced, `note` is one look at a flag.
-//! Never: allocates after `new`; takes a lock; waits, but for who drains.
+//! Never: allocates after `new`; takes a lock; waits, but to drain.
 //! Threads: any may note, in a signal handler, too; one at a time drains.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

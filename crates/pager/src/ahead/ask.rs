@@ -63,7 +63,7 @@ impl Asker<'_> {
         true
     }
 
-    /// Whether a page that comes next on somebody's way is of the heap, and may have to be read.
+    /// Whether a page that comes next on a trail or a walk is of the heap, and may have to be read.
     fn is_wanted(&self, page: PageNo) -> bool {
         let address = self.residency.frames.address_of(page);
         self.residency.frames.managed_page(address).is_some()

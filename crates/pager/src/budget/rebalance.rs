@@ -57,7 +57,7 @@ impl Pager {
         let object_pages = self.budget.bytes() / PAGE;
         Usage {
             budget: self.budget.bytes(),
-            // What is reserved there for staging counts as staging.
+            // Pages that are reserved there for staging count as staging.
             page_buffer: PAGE
                 * self
                     .residency
@@ -217,7 +217,7 @@ impl Pager {
     }
 
     /// Has objects leave the cache, and so RAM, until it is within a lowered limit. False if no
-    /// more can leave now. The page buffer's way is eviction.
+    /// more can leave now. The page buffer shrinks by eviction.
     pub fn trim_cache(&self, moves: &mut Moves) -> bool {
         let _passage = self.gate.enter(Level::Mover);
         while self.residency.cache.is_over_limit() {
@@ -274,7 +274,7 @@ impl Pager {
     }
 
     /// Gives back the RAM of staging buffers and handler stacks that no thread used since the last
-    /// call, and spare slots: who still writes gets another one.
+    /// call, and spare slots: a thread that still writes gets another one.
     pub fn trim(&self) {
         let _passage = self.gate.enter(Level::Mover);
         self.residency.cache.end_spares();

@@ -6,7 +6,7 @@
 //! that those wanted soon enter the main queue.
 //!
 //! Guarantees: an object is published only after its block was appended; one that another thread
-//! has goes the ordinary way.
+//! has goes the ordinary path.
 //! Never: allocates; waits while it owns an object.
 //! Threads: any, inside the mover's gate, with all signals blocked.
 
@@ -39,7 +39,7 @@ impl Pager {
         while let Some(end) = full_block(pieces, first) {
             if writer.as_ref().is_none_or(|writer| writer.room() == 0) {
                 drop(writer.take());
-                // If there is no writer, the ordinary way meets the same error and reports it.
+                // If there is no writer, the ordinary path meets the same error and reports it.
                 writer = self.fresh_writer(&self.residency.store).ok();
             }
             let Some(writer) = &mut writer else { break };

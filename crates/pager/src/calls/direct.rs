@@ -166,7 +166,7 @@ impl Pager {
     }
 
     fn change_slot(&self, seen: Seen, spare: u32) -> bool {
-        // Before the exchange: from then on the slot may be looked at by who empties its slab.
+        // Before the exchange: from then on a thread that empties the slab may look at the slot.
         self.residency.cache.set_owner(spare, seen.id());
         self.residency.ownership.exchange_slot(seen, spare)
     }

@@ -103,7 +103,8 @@ impl Pager {
                     }
                 }
                 Found::Resident(seen) => {
-                    let Some(owned) = self.residency.ownership.claim_seen(page, seen) else {
+                    let Some(owned) = self.residency.ownership.claim_resident(page, seen.id())
+                    else {
                         continue;
                     };
                     if zap && !self.residency.ownership.of(&owned).is_pinned() {

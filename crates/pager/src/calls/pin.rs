@@ -260,7 +260,8 @@ mod tests {
         };
         pager.check_invariants();
         // Claims as the collector does, while the page stays mapped: a touch does not fault.
-        let owned = pager.residency.ownership.claim_seen(page, seen).expect("nobody else has it");
+        let owned =
+            pager.residency.ownership.claim_resident(page, seen.id()).expect("nobody else has it");
         let descriptor = pager.residency.ownership.of(&owned);
         let held = descriptor.word();
         std::thread::scope(|scope| {

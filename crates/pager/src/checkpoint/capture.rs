@@ -110,7 +110,7 @@ impl Capture {
         self.longest_wait_ns.fetch_max(ns, Ordering::Relaxed);
     }
 
-    /// From now on who writes to a protected page waits for `open` or `close`.
+    /// From now on a thread that writes to a protected page waits for `open` or `close`.
     pub(crate) fn stop(&self) {
         self.longest_wait_ns.store(0, Ordering::Relaxed);
         self.phase.store(STOPPED, Ordering::SeqCst);

@@ -17,11 +17,12 @@ use crate::checkpoint::is_as_stored;
 /// checkpoint has to look at each of them, and one fault costs as much as some such looks.
 const BLOCK: u32 = 16;
 
-/// What came of a write during a cut.
+/// The outcome of a write during a cut.
 enum Written {
     /// It can be tried again.
     Free,
-    /// The object is not in the page buffer, or its bytes cannot be read: the gate is the way.
+    /// The object is not in the page buffer, or its bytes cannot be read: the thread waits at the
+    /// gate.
     Elsewhere,
     /// Another thread owned the object: look again.
     Again,

@@ -3,9 +3,9 @@
 //! A page of 4096 bytes that leaves the page buffer is compressed if that makes it clearly smaller.
 //! It is taken out into a slot of its full size and published there. Only then, page by page, it is
 //! claimed again and moves to a slot of its compressed size. So there is always room for a page
-//! that does not compress, nobody waits for room while it owns an object, and who touches a page of
-//! the batch waits for the compression of that page at most. The full slots stay with the eviction
-//! context, for its next batch (*landing*).
+//! that does not compress, nobody waits for room while it owns an object, and a thread that touches
+//! a page of the batch waits for the compression of that page at most. The full slots stay with the
+//! eviction context, for its next batch (*landing*).
 //!
 //! ```text
 //!   page buffer ── extract ──► landing slot ── publish ──► claim, compress ──► small slot
@@ -27,11 +27,11 @@
 //! - A fork cannot come between: the whole batch is inside the mover's gate.
 //!
 //! Memory order: a publisher stores the entry with release (`ObjectTable::publish`), a claim is a
-//! compare-exchange with acquire. So who claims sees the bytes of the slot, and the descriptor's
-//! relaxed fields, as the publisher before left them: we those of a call that wrote to the slot,
-//! and the fault after us the compressed bytes with the slot and the flag that belong to them.
-//! Threads that look without a claim (`reclaim`) may see slot and flag of different times. They
-//! take both as hints, and look again once they own the object.
+//! compare-exchange with acquire. So a thread that claims sees the bytes of the slot, and the
+//! descriptor's relaxed fields, as the publisher before left them: we those of a call that wrote to
+//! the slot, and the fault after us the compressed bytes with the slot and the flag that belong to
+//! them. Threads that look without a claim (`reclaim`) may see slot and flag of different times.
+//! They take both as hints, and look again once they own the object.
 //!
 //! Guarantees: the hash of an object is that of its uncompressed bytes. Where the hash of a cached
 //! page with a backing block is not known (it came compressed from the log) it is made when the

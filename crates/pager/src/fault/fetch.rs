@@ -67,7 +67,7 @@ impl Pager {
             sequence = sequence.ask_until(end.0);
         }
         sequences.note(page.0, sequence);
-        // What lies in a lane comes there when it is touched.
+        // An object comes to its lane when it is touched.
         if self.lanes_of(page).is_none() {
             let window_here = Window { count: brought.extent as usize, ..window };
             self.install_cached_further(window_here, reserved);

@@ -84,7 +84,8 @@ impl Pager {
                 }
                 // A copy of the file's would be given back to it.
                 Found::Resident(seen) => {
-                    let Some(owned) = self.residency.ownership.claim_seen(page, seen) else {
+                    let Some(owned) = self.residency.ownership.claim_resident(page, seen.id())
+                    else {
                         continue;
                     };
                     self.sources.take(page);

@@ -10,8 +10,8 @@
 //! | yes | yes | in the page buffer since it was read; its hash is that of what was read |
 //! | yes | no | the process's own: `Zero` stands for zeros |
 //!
-//! Guarantees: only the owner of a page changes its bits, and only while it owns it they hold. Who
-//! sees `Zero` without owning the page does not know what that stands for (`cover`).
+//! Guarantees: only the owner of a page changes its bits, and only while it owns it they hold. A
+//! thread that sees `Zero` without owning the page does not know what that stands for (`cover`).
 //! Never: allocates, but in `add`. Its bits take RAM only where pages were taken.
 //! Threads: any; `add`, `forget` and `end` one at a time.
 
@@ -67,9 +67,9 @@ impl Sources {
     /// From now on those of the pages that are `Zero` are the file's; the program does not know
     /// them yet. False: there are as many files as can be.
     ///
-    /// Who claims a page looks here afterwards, and the caller looks at the pages after this. The
-    /// last step, as a claim, is a locked instruction: a full fence on x86_64. So either the owner
-    /// of a page finds the file, or the caller finds the page owned.
+    /// A thread that claims a page looks here afterwards, and the caller looks at the pages after
+    /// this. The last step, as a claim, is a locked instruction: a full fence on x86_64. So either
+    /// the owner of a page finds the file, or the caller finds the page owned.
     pub(crate) fn add(&self, first: PageNo, pages: usize, file: DirectFile, bytes: u64) -> bool {
         let free = self.files.iter().position(|source| source.file.load(Relaxed).is_null());
         let Some(index) = free else { return false };

@@ -196,7 +196,8 @@ impl Pager {
         loop {
             match self.residency.ownership.look(page) {
                 Found::Resident(seen) => {
-                    let Some(owned) = self.residency.ownership.claim_seen(page, seen) else {
+                    let Some(owned) = self.residency.ownership.claim_resident(page, seen.id())
+                    else {
                         continue;
                     };
                     if !self.residency.ownership.of(&owned).is_pinned() {

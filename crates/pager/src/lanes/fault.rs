@@ -237,7 +237,7 @@ impl Pager {
         if lanes.occupant(lane) != Some(page) {
             return Ok(Step::Again);
         }
-        let Some(owned) = self.residency.ownership.claim_seen(page, seen) else {
+        let Some(owned) = self.residency.ownership.claim_resident(page, seen.id()) else {
             return Ok(Step::Again);
         };
         let mapped = self.residency.frames.map_shared(page);
@@ -270,7 +270,7 @@ impl Pager {
         {
             spare = match from {
                 From::Zero => self.slot_in_fault(occupant, moves)?,
-                // What is in RAM stays usable when nothing can be written.
+                // An object in RAM stays usable when nothing can be written.
                 From::Cached(_) => self.slot_for(occupant, moves).unwrap_or(None),
             };
             if spare.is_none() {

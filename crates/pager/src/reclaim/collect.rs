@@ -154,7 +154,7 @@ fn must_move(residency: &Residency, page: PageNo, block: Block) -> bool {
             }
             Found::OnItsWay(seen) => residency.ownership.wait(seen),
             Found::Resident(seen) => {
-                let Some(owned) = residency.ownership.claim_seen(page, seen) else {
+                let Some(owned) = residency.ownership.claim_resident(page, seen.id()) else {
                     continue;
                 };
                 let ours = let_go(residency, &owned, block);

@@ -4,7 +4,7 @@
 //! (`direct`). There is one for each size class that a thread writes, and threads that share a lane
 //! share it.
 //!
-//! Guarantees: a spare belongs to who has taken it, until it is kept again.
+//! Guarantees: a spare belongs to the thread that has taken it, until it is kept again.
 //! Never: allocates, locks, waits.
 //! Threads: any, also one that a signal handler has interrupted between `take` and `keep`.
 

@@ -1,4 +1,4 @@
-//! Descriptor: what the pager knows of one object that is in DRAM.
+//! Descriptor: what is known of one object that is in DRAM.
 //!
 //! An object keeps its descriptor while it moves between page buffer and object cache, so such a
 //! move allocates nothing. The backing block of an object in DRAM, which holds its stored copy, is

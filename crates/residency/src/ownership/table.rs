@@ -5,7 +5,7 @@
 //! come to RAM when one of their entries is first wanted, and can leave it (FlashMap, 3.5).
 //!
 //! An entry of 0 says that its page is not here: a look at it costs no more than a look at any
-//! other. Whoever meets a 0 brings the page, under the page's lock (`table/directory`).
+//! other. A thread that meets a 0 brings the page, under the page's lock (`table/directory`).
 //!
 //! `table/eviction` says why no change of an entry is lost when its page leaves.
 //!
@@ -123,7 +123,7 @@ pub struct ObjectTable {
     /// was opened, and that nobody took note of.
     uncounted: AtomicUsize,
     evicting: Lock<Evicting>,
-    /// Pages of which an object left RAM lately, for who looks for pages that can leave.
+    /// Pages of which an object left RAM lately: they may be able to leave.
     cold: [AtomicU32; COLD_MAX],
     next_cold: AtomicUsize,
     /// What its copies take, once a page has left.

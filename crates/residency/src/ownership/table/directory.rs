@@ -218,7 +218,7 @@ impl Locked<'_> {
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         let word = &self.directory.words[self.page];
-        // Release: whoever locks it next sees what was done to the page.
+        // Release: the thread that locks it next sees what was done to the page.
         if word.swap(self.word & !(LOCKED | WAITED_FOR), Ordering::AcqRel) & WAITED_FOR != 0 {
             futex::wake(word, u32::MAX / 2);
         }

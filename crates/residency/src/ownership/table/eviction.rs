@@ -7,9 +7,10 @@
 //! value before it is taken, or 0 after that, and then brings the page and tries again. So once all
 //! entries are 0, nothing but 0 is stored there until the lock is free (a failed compare-exchange
 //! may store the 0 that it met). The page of RAM can be dropped then: it reads as zeros before and
-//! after. The lock is held until it is dropped, so nobody fills it in between. Whoever fills it
-//! locks it later, and so sees the copy whole; its stores are releases, so who loads an entry that
-//! was filled sees what came before the entry was first published, as if the page had stayed.
+//! after. The lock is held until it is dropped, so nobody fills it in between. The thread that
+//! fills it locks it later, and so sees the copy whole; its stores are releases, so a thread that
+//! loads an entry that was filled sees what came before the entry was first published, as if the
+//! page had stayed.
 //!
 //! Guarantees: a page leaves only while none of its objects is in RAM; what cannot be written
 //! stays.
@@ -41,8 +42,8 @@ impl ObjectTable {
     /// Takes pages out of RAM of whose objects none is in RAM, `TOGETHER_MAX` at most; returns how
     /// many. Such a page is cold: the objects that were used last are in RAM.
     pub fn evict(&self, zapper: &Zapper) -> usize {
-        // Waits for another thread that evicts: who brings pages must not outrun it. That one waits
-        // for the device alone.
+        // Waits for another thread that evicts: a thread that brings pages must not outrun it. That
+        // one waits for the device alone.
         let Evicting { hand, copies } = &mut *self.evicting.lock();
         if self.excess() == 0 {
             return 0;
