@@ -16,8 +16,8 @@
 //! | mark of a participant | it fills the slot in, or has pinned these pages |
 //! | mark of one that is dead | free; a search for a slot, or for a pinned page, clears it |
 //!
-//! A pin for which there is no room waits, and gives the other pins of its thread's calls back until
-//! there is room for all of them: the call that they are for has not begun.
+//! A pin for which there is no room waits, and gives the other pins of its thread's calls back
+//! until there is room for all of them: the call that they are for has not begun.
 //!
 //! Guarantees: no eviction, by any process, takes a pinned page; a pin ends with its process. No
 //! thread waits for room while a call of its own has pages of the same map pinned.

@@ -51,8 +51,8 @@ impl LogFile {
         file.read_at(&mut page, 0).is_ok() && page[..8] == MAGIC.to_le_bytes()
     }
 
-    /// Recovers the log, if no process has done so yet; only one that `can_write` can. The caller is
-    /// at the door, and nobody has read a page of the base.
+    /// Recovers the log, if no process has done so yet; only one that `can_write` can. The caller
+    /// is at the door, and nobody has read a page of the base.
     pub fn prepare(&self, words: &LogWords, can_write: bool) -> Result<(), MapError> {
         if words.is_ready.load(Acquire) != 0 {
             return Ok(());

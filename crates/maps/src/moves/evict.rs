@@ -38,8 +38,8 @@ impl Region {
         let (mut idle, mut busy) = (0, 0);
         while self.excess(0) > 0 {
             let next = header.hand.fetch_add(1, Relaxed) & (shards - 1);
-            // Other threads may own all of them for as long as they write victims. Only a shard that
-            // was looked at tells that nothing can leave it.
+            // Other threads may own all of them for as long as they write victims. Only a shard
+            // that was looked at tells that nothing can leave it.
             let owned = if busy < shards { self.try_own(next) } else { Some(self.own(next)) };
             match owned.map(|owned| owned.evict_oldest()) {
                 Some(Settled { gone: 1.., .. }) => {

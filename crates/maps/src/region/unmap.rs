@@ -38,7 +38,7 @@ fn is_of_scan(victims: &[u32]) -> bool {
 }
 
 impl Region {
-    /// Unmaps pages, in ascending order. Those that are touched again meanwhile leave with the hole.
+    /// Unmaps pages, in ascending order. One that is touched again meanwhile leaves with the hole.
     pub(crate) fn unmap(&self, victims: &[u32]) {
         let Some(zapper) = ZAPPER.get() else { return };
         const NONE: iovec = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
