@@ -11,7 +11,7 @@
 //! | `device` | where the bytes go: the device, and a file as a device |
 //! | `format` | every byte on the device: segments, their directories, packed blocks, tables |
 //! | `space` | segments: their states, which are free, reserved, pinned, worth emptying |
-//! | `log` | what goes in and out: the store, its writer, reads, collection, forks, the second tier |
+//! | `log` | what goes in and out: store, writer, reads, collection, forks, second tier |
 //! | `durable` | a heap whose file outlives its process, and a store in it |
 //! | `map_log` | the file of a map that writes out of place |
 //! | `error` | what can go wrong |

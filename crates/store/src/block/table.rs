@@ -112,8 +112,8 @@ impl BlockTable {
         }
     }
 
-    /// Decrypts a block of the filling that `filling` tells, in place; false, and the bytes stay, if
-    /// it is not what was appended.
+    /// Decrypts a block of the filling that `filling` tells, in place; false, and the bytes stay,
+    /// if it is not what was appended.
     #[must_use]
     pub(crate) fn open(
         &self,

@@ -1,7 +1,7 @@
 //! Table file: pages of 4096 bytes that another room keeps out of RAM, each at a place of its own.
 //!
-//! No log and no index: page `n` is at byte `4096 n`. The owner of a page keeps its checksum, which is
-//! bound to its number: an older version of the page, or another page, does not pass.
+//! No log and no index: page `n` is at byte `4096 n`. The owner of a page keeps its checksum, which
+//! is bound to its number: an older version of the page, or another page, does not pass.
 //!
 //! Guarantees: `read` answers `Ok` only for the bytes that were written last.
 //! Never: allocates, locks, or touches anything but the device and the bytes that it is given.

@@ -154,8 +154,8 @@ impl Store {
         Self::open_behind(None, log, options, file.identity().clone())
     }
 
-    /// The store that was saved in the file, over its log. What lived lives; `load` hands on the saved pages.
-    /// What was reserved has to be reserved again.
+    /// The store that was saved in the file, over its log. What lived lives; `load` hands on the
+    /// saved pages. What was reserved has to be reserved again.
     ///
     /// Errors: `Inconsistent`; `Store` for options that cannot work or if memory is lacking; those
     /// of `load`.
