@@ -30,7 +30,7 @@ const GAUGES: [Family; 11] = [
     ("tier_bytes", "kind", "The second tier of the store."),
     ("pool_members", "", "Processes of its pool."),
     ("pool_bytes", "kind", "What the processes of its pool may use, and what none of them has."),
-    ("stall_share_ratio", "over", "Part of the run time that a thread stood for want of RAM."),
+    ("stall_share_ratio", "over", "Part of the run time that a thread waited for want of RAM."),
     ("stall_bound_ratio", "", "The most that it may be."),
 ];
 
@@ -52,8 +52,8 @@ const COUNTERS: [Family; 21] = [
     ("blocks_refused", "", "Blocks that could not be read."),
     ("writes_retried", "", "Writes that the device had refused."),
     ("direct_reclaims", "", "Times a thread that faulted had to evict."),
-    ("fault_stall_seconds", "", "Time that threads stood in faults for want of RAM."),
-    ("run_seconds", "", "Time that the program computed or stood in faults."),
+    ("fault_stall_seconds", "", "Time that threads waited in faults for want of RAM."),
+    ("run_seconds", "", "Time that the program computed or waited in faults."),
     ("stall_seconds", "", "Time that threads waited for room."),
     ("compress_seconds", "", "CPU time of compression."),
 ];
