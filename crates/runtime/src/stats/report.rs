@@ -168,7 +168,7 @@ pub fn given_back(s: &Stats) -> Option<String> {
 }
 
 /// What the second tier did, if there is one.
-fn second_tier(s: &Stats) -> Option<String> {
+pub fn second_tier(s: &Stats) -> Option<String> {
     s.tier_mix_ppm().map(|mix| {
         format!(
             "{} read, {} written ({} of all that was), {} of {} live",
