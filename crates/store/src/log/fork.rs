@@ -13,7 +13,7 @@
 //!
 //! Guarantees: while a pin lasts, no segment filled before it is refilled; the child never writes
 //! to an inherited device.
-//! Never: allocates.
+//! Never: allocates, but a handle of the child's own device.
 //! Threads: `freeze` takes the locks of fresh head, survivor head and space, and then the buffers,
 //! in this order; its caller has no `Writer`. In the child, `become_child` runs before any other
 //! thread is started.
