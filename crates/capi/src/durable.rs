@@ -27,11 +27,11 @@ thread_local! {
     static REASON: UnsafeCell<[u8; REASON_BYTES]> = const { UnsafeCell::new([0; REASON_BYTES]) };
 }
 
-/// What a `dh_heap *` points to: the memory of the heap.
+/// The target of a `dh_heap *`: the memory of the heap.
 #[repr(C)]
 pub struct Heap([u8; 0]);
 
-/// What `dh_checkpoint_info` tells; the fields as in deepheap.h.
+/// The struct of `dh_checkpoint_info`; the fields as in deepheap.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CheckpointInfo {
@@ -144,7 +144,8 @@ pub unsafe extern "C" fn dh_open(path: *const c_char, options: *const c_char) ->
     }
 }
 
-/// What a durable heap has allocated. Null: sets errno, EROFS if it was opened for reading alone.
+/// The result of an allocation in a durable heap. Null: sets errno, EROFS if it was opened for
+/// reading alone.
 fn or_errno(heap: Option<DurableHeap>, allocated: *mut u8) -> *mut c_void {
     let allocated = or_enomem(allocated);
     if allocated.is_null() && heap.is_some_and(|heap| heap.is_read_only()) {

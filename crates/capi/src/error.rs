@@ -34,7 +34,7 @@ pub const DH_ENOROOM: c_int = -10;
 /// The file of a durable heap cannot be used; `dh_last_error` tells why.
 pub const DH_EFILE: c_int = -11;
 
-/// What each code means, at the index of its negation.
+/// The meaning of each code, at the index of its negation.
 const TEXTS: [&CStr; 12] = [
     c"no error",
     c"the configuration is not understood or impossible; see deepheap(1) for its keys",

@@ -56,7 +56,7 @@ pub extern "C" fn dh_ostride(object_size: usize) -> usize {
     if object_size > SIZE_MAX { 0 } else { objects::stride(object_size) }
 }
 
-/// What is wrong with a part of an object, without looking at the object.
+/// The error in a part of an object, without a look at the object.
 fn part_is_wrong(offset: usize, buffer: *const c_void, length: usize) -> Option<c_int> {
     if buffer.is_null() && length > 0 {
         return Some(DH_EINVAL);

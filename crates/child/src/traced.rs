@@ -24,7 +24,7 @@ pub struct Call {
     pub number: libc::c_long,
     /// Its arguments.
     pub arguments: [u64; 6],
-    /// What the kernel answered; none: it has not been made.
+    /// The kernel's answer; none: it has not been made.
     pub result: Option<i64>,
 }
 

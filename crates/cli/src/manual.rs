@@ -18,7 +18,7 @@ use crate::refusal::Refusal;
 /// Between an option and its value.
 const UNBROKEN_BLANK: &str = "\u{a0}";
 
-/// What is not in the help, in every page.
+/// Variables that are not in the help, in every page.
 const VARIABLES: [(&str, &str); 4] = [
     (
         "DEEPHEAP_CONF",
@@ -108,7 +108,7 @@ fn synopsis(command: &Command) -> Roff {
     roff
 }
 
-/// What stands under the help. Indented lines are commands or tables: they stay as they are.
+/// The notes under the help. Indented lines are commands or tables: they stay as they are.
 fn notes(command: &Command) -> Roff {
     let mut roff = Roff::new();
     let notes = command.get_after_long_help().or_else(|| command.get_after_help());

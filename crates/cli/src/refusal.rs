@@ -43,7 +43,7 @@ impl Refusal {
         }
     }
 
-    /// What was looked for is not there.
+    /// The thing that was looked for is not there.
     pub fn missing(text: impl Into<String>) -> Refusal {
         Refusal::with_status(EXIT_MISSING, text)
     }

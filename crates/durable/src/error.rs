@@ -27,7 +27,7 @@ pub enum OpenError {
     Read,
     /// It is neither a regular file nor new.
     WrongKind,
-    /// What is in the file is no heap, is damaged, or of another version.
+    /// The file is no heap, is damaged, or of another version.
     Format(DurableError),
     /// Its tables contradict each other, though their checksums are right.
     Damaged(String),

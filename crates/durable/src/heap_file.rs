@@ -20,7 +20,7 @@ const FILE_BYTES_MAX: u64 = 4 * KEY_BYTES as u64;
 pub struct HeapFile<'a> {
     /// The file.
     pub path: &'a Path,
-    /// What it is encrypted with; none: it is not.
+    /// The key that it is encrypted with; none: it is not.
     pub key: Option<Key>,
 }
 

@@ -1,5 +1,5 @@
-//! Durable: the files of durable heaps: who has one open, what it holds, which checkpoints it
-//! keeps.
+//! Durable: the files of durable heaps: which process has one open, what it holds, which
+//! checkpoints it keeps.
 //!
 //! The heap that a process works with, and its checkpoints, are in `deepheap`. Here is what needs
 //! no heap in memory: the file is opened to be written (`location`) or read (`readers`), its tables

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: one process has it open for writing, any number for reading alone; a file that
 //! somebody else made is never taken for a new one. The name of one that is open for writing is
-//! durable, whoever made it.
+//! durable, whichever process made it.
 //! Threads: any.
 
 use std::fs::OpenOptions;
@@ -22,7 +22,7 @@ use crate::error::OpenError;
 const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What there is at a path.
+/// The kind of file at a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Found {
     /// A file with something in it.

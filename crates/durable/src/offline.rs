@@ -1,7 +1,7 @@
 //! Offline: what is done to the file of a heap that nobody has open for writing: going back to a
 //! snapshot, removing one.
 //!
-//! Guarantees: it is done, or nothing has changed. What a reader has open stays.
+//! Guarantees: it is done, or nothing has changed. A checkpoint that a reader has open stays.
 //! Threads: one.
 
 use std::os::fd::{AsRawFd, RawFd};
@@ -17,7 +17,7 @@ use crate::load::{expect_tables, heap_of, load_heap, open_store};
 use crate::location::{self, Found};
 use crate::roots::Roots;
 
-/// What a checkpoint that is made now says of itself.
+/// The stamp of a checkpoint that is made now.
 pub fn stamp(is_clean: bool) -> Stamp {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Stamp { time: now.as_secs(), is_clean, words: [0; WORDS] }

@@ -17,8 +17,8 @@
 //! the superblock of `g + 1` was not there, as it would lie in one of the two places; and the
 //! writer asks for `g` only once it is.
 //!
-//! What a reader loads beside a writer may be written over meanwhile: tables of the checkpoint
-//! before the last. It is held against its checksums, and the reader begins anew.
+//! Pages that a reader loads beside a writer may be written over meanwhile: tables of the
+//! checkpoint before the last. They are held against their checksums, and the reader begins anew.
 //!
 //! When a writer opens a file, its own predecessor may have left readers of earlier checkpoints. Of
 //! those nothing is known but that they exist: all that was ever written is kept until they end.

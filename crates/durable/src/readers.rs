@@ -26,7 +26,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// Opens the file at its last checkpoint, or at a snapshot, and holds that.
 pub fn open(of: &HeapFile<'_>, snapshot: Option<&str>) -> Result<(DurableFile, RawFd), OpenError> {
-    // What was opened while a checkpoint was made may not be held: it is opened anew.
+    // A checkpoint that was opened while another was made may not be held: it is opened anew.
     until_right(of.path, || open_once(of, snapshot), |_| false)
 }
 

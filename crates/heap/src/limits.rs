@@ -2,7 +2,7 @@
 //!
 //! Guarantees: never fewer pages are granted than are committed.
 //! Never: touches the pages.
-//! Threads: any. What changes takes the lock of `Coalescing`; the counts are snapshots.
+//! Threads: any. Changes take the lock of `Coalescing`; the counts are snapshots.
 
 use core::sync::atomic::Ordering::{Relaxed, Release};
 

@@ -78,7 +78,7 @@ impl FreedObjects {
     }
 }
 
-/// What `Heap::object_at` says of an object.
+/// An object, as `Heap::object_at` describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectShape {
     /// Bytes of the object: what was asked for, rounded up to 8.

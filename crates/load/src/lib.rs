@@ -1,4 +1,4 @@
-//! What all benchmarks draw their operations from: random numbers, Zipf's law, bijections; and
+//! All benchmarks draw their operations from these: random numbers, Zipf's law, bijections; and
 //! the histogram of how long they took.
 //!
 //! `deepheap-bench` takes it in as a crate; `crates/libload` makes it a library for the C

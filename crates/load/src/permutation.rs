@@ -43,7 +43,7 @@ impl Permutation {
         }
     }
 
-    /// What goes to `place`.
+    /// The number that goes to `place`.
     #[inline]
     pub fn backward(&self, place: u64) -> u64 {
         let mut x = place;

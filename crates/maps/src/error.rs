@@ -56,7 +56,7 @@ pub enum MapError {
     Resources(Errno),
     /// No map of this process is there.
     NotAMap,
-    /// What was changed cannot be written.
+    /// The changes cannot be written.
     Sync(SyncError),
     /// It is to have a log, and cannot be used as one that has.
     Log(MapLogError),
@@ -74,7 +74,7 @@ pub enum MapError {
 }
 
 impl MapError {
-    /// What C programs find in errno.
+    /// The errno for C programs.
     pub fn errno(self) -> i32 {
         match self {
             MapError::Open(OpenError::System(errno))

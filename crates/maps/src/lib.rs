@@ -1,9 +1,9 @@
 //! Named maps: files larger than RAM, mapped by several processes with one copy in RAM and one
 //! budget for all of them.
 //!
-//! What is in RAM is in a sparse memory file, at the offsets of the file itself; every process maps
-//! it. A hole there is a fault of ours: the page is read from the file and put into place. To evict
-//! a page any process puts it into a pipe, makes a hole, reads the pipe, and writes what was
+//! The pages in RAM are in a sparse memory file, at the offsets of the file itself; every process
+//! maps it. A hole there is a fault of ours: the page is read from the file and put into place. To
+//! evict a page any process puts it into a pipe, makes a hole, reads the pipe, and writes what was
 //! changed. There is no index: a page of the file is where it is.
 //!
 //! ```text
@@ -13,8 +13,8 @@
 //!     └──► join, resize
 //! ```
 //!
-//! Guarantees: no store is lost while a process of the map lives, whoever else dies at what point;
-//! what `sync` has answered Ok for is durable.
+//! Guarantees: no store is lost while a process of the map lives, even if all others die at any
+//! point; what `sync` has answered Ok for is durable.
 //! Never: runs in a thread of another process; knows of heaps.
 //! Threads: each file says who may call it.
 

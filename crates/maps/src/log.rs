@@ -9,7 +9,7 @@
 //! pieces of a page that were changed. Everything that leaves RAM or is synced goes to the log; a
 //! frame that commits makes count what is before it. The index tells, for a page that has records
 //! which the base lacks, where the last one is; so a page is the base's bytes, and its record over
-//! them. What is committed is *folded* into the base later, in the background.
+//! them. Committed records are *folded* into the base later, in the background.
 //!
 //! | | base | log | index |
 //! |---|---|---|---|
@@ -18,8 +18,8 @@
 //! | folding | pages whose records are all committed | begins later | forgets them |
 //! | recovery | every committed record | begins anew | is empty |
 //!
-//! Guarantees: the base never has a byte that was not committed. What is committed and not in the
-//! durable base is in the durable log.
+//! Guarantees: the base never has a byte that was not committed. A committed byte that is not in
+//! the durable base is in the durable log.
 //! Never: allocates after the map was opened.
 //! Threads: any. Locks, outer to inner: folding, commits, a shard, the frame.
 
@@ -125,7 +125,7 @@ impl<'a> Log<'a> {
     }
 }
 
-/// What no page hashes to.
+/// A hash that no page has.
 pub(crate) const DISTRUSTED: Hash = Hash(0, 0);
 
 /// Hashes of the pieces of a page.

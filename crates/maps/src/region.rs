@@ -105,7 +105,7 @@ impl Watch {
     }
 }
 
-/// What a page holds, in 128 bits.
+/// The content of a page, in 128 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hash(pub u64, pub u64);
 

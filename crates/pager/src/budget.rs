@@ -26,7 +26,7 @@ pub(crate) const PAGE_TABLE_BYTES_PER_PAGE: usize = 8;
 pub(crate) const HEAP_BYTES_PER_PAGE: usize = 5;
 /// The most bytes that the ghost takes for each cached page.
 const GHOST_BYTES: usize = 8;
-/// What the process takes beside all that is counted: stacks of workers and what the kernel keeps
+/// RAM of the process beside all that is counted: stacks of workers and what the kernel keeps
 /// for them, descriptions of mappings and their page tables, first pages of tables, our own heap.
 /// It was measured with one evictor, and is a bound (docs/decisions/0015-fixed-costs.md).
 const OTHER_BYTES: usize = 704 << 10;
@@ -49,14 +49,14 @@ const BUDGET_PART_OF_BATCH: usize = 256;
 /// Staging buffers of pages take at most this part of the budget, and handler stacks as much,
 /// unless the least number of them takes more.
 const STAGING_PART: usize = 32;
-/// What a handler stack takes as a rule.
+/// Bytes that a handler stack takes as a rule.
 pub(crate) const HANDLER_STACK_BYTES: usize = 5 * PAGE;
 const BATCH_LEAST: usize = DIRECT_PAGES;
 
 /// The budget and the peaks that decide what is left of it.
 pub(crate) struct Budget {
     ceiling: AtomicUsize,
-    /// What is to be used now, if that is less.
+    /// The bytes to use now, if that is less.
     target: AtomicUsize,
     /// The size that the user has fixed.
     page_buffer_bytes: Option<usize>,
@@ -65,7 +65,7 @@ pub(crate) struct Budget {
     pub(crate) rebalancing: Lock<()>,
 }
 
-/// What the budget is used for, bytes.
+/// The uses of the budget, bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     /// The most that may be used now.
@@ -130,7 +130,7 @@ pub(crate) fn evictors_for(cpus: usize, contexts: usize) -> usize {
     (cpus / CPUS_PER_EVICTOR).clamp(1, EVICTORS_MAX).min(contexts)
 }
 
-/// What is not measured while the program runs, but known before; with so many contexts.
+/// Bytes that are known before the program runs and not measured later; with so many contexts.
 pub(crate) fn other_bytes(contexts: usize) -> usize {
     let further = evictors_for(thread::cpu_count(), contexts) - 1;
     OTHER_BYTES + further * EVICTOR_BYTES + contexts * CONTEXT_BYTES
@@ -159,12 +159,12 @@ impl Budget {
         Budget { ceiling, target, page_buffer_bytes, touched_peak, rebalancing }
     }
 
-    /// What may be used now. Never more than the ceiling.
+    /// The bytes that may be used now. Never more than the ceiling.
     pub(crate) fn bytes(&self) -> usize {
         self.ceiling().min(self.target.load(Ordering::Relaxed))
     }
 
-    /// What may ever be used.
+    /// The most bytes that may ever be used.
     pub(crate) fn ceiling(&self) -> usize {
         self.ceiling.load(Ordering::Relaxed)
     }

@@ -4,10 +4,10 @@
 //! the cut the gate is closed and all resident pages are protected against writes. That is the
 //! instant. From `release_writers` on, threads that write to resident pages go on one by one, after
 //! they have *captured* the object for the checkpoint (`capture`); one that faults waits until the
-//! cut ends. What was changed before the instant is written then, and the object table is handed
+//! cut ends. The changes from before the instant are written then, and the object table is handed
 //! out.
 //!
-//! What belongs to a cut: a write that came before the protection of its page. When a write belongs
+//! A write belongs to a cut if it came before the protection of its page. When a write belongs
 //! to it, so does every write that came before that one, by whichever thread: a write that did not
 //! was held up until all pages were protected, and nothing that came after it can belong to the
 //! cut.
@@ -106,7 +106,7 @@ struct Group {
 struct Bytes {
     at: *const u8,
     length: usize,
-    /// What it shares a block with; none: it has a block of its own.
+    /// The objects with which it shares a block; none: it has a block of its own.
     content: Option<Content>,
 }
 

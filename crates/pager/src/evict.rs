@@ -39,7 +39,7 @@ const EVICTABLE_MIN: usize = 32;
 /// Page tables are left alone up to this part of the budget, or up to the size of the page buffer.
 const PAGE_TABLES_PART: usize = 32;
 
-/// What became of a page that was to leave.
+/// The outcome for a page that was to leave.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Became {
     /// It stays in the page buffer.

@@ -135,7 +135,7 @@ impl Gate {
         }
     }
 
-    /// In a forked child: forgets the parent's threads that stood at the closed gate.
+    /// In a forked child: forgets the parent's threads that waited at the closed gate.
     ///
     /// # Safety
     /// No other thread exists in this process.

@@ -29,7 +29,8 @@ use deepheap_sys::threads::tls;
 
 use crate::PAGE;
 
-/// What is left alone of the RAM budget: tables, buffers and the least of cache and page buffer.
+/// The part of the RAM budget that lanes leave alone: tables, buffers and the least of cache and
+/// page buffer.
 const LEFT_ALONE: usize = 16 << 20;
 /// One part in so many of the rest is for lanes.
 const BUDGET_PART: usize = 2;
@@ -256,8 +257,8 @@ impl Lanes {
         Ok(())
     }
 
-    /// In a forked child: makes a file of its own, which the alias maps from now on. What was in
-    /// lanes is its parent's.
+    /// In a forked child: makes a file of its own, which the alias maps from now on. The objects in
+    /// lanes are its parent's.
     ///
     /// # Safety
     /// No other thread exists in this process.

@@ -1,6 +1,6 @@
 //! Moves: what eviction and reclaim did, counted in objects.
 
-/// What eviction and reclaim did, in objects.
+/// The work of eviction and reclaim, in objects.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Moves {
     /// Left the page buffer unchanged since it was installed.

@@ -45,7 +45,7 @@ use deepheap_residency::page_buffer::PageBuffer;
 
 const _: () = assert!(BLOCK_BYTES == PAGE);
 
-/// What a pager is made of.
+/// The parts that a pager is made of.
 pub struct Options {
     /// Where the region starts.
     pub region_base: usize,

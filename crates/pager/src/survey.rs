@@ -16,7 +16,7 @@ use crate::pager::Pager;
 /// Counts of pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
-    /// In reach of the program, or on their way.
+    /// In the page buffer, or on their way.
     pub in_reach: u32,
     /// In the object cache.
     pub cached: u32,

@@ -66,7 +66,7 @@ impl Tier<'_> {
         }
     }
 
-    /// The first of what leaves that is a changed page of a sequence, if there is a second tier.
+    /// The first leaving object that is a changed page of a sequence, if there is a second tier.
     pub(crate) fn first_in_sequence(&self, leaving: &[(PageNo, DescriptorId)]) -> Option<PageNo> {
         self.residency.store.second_tier_to_fill()?;
         let is_known = |&&(page, id): &&_| self.is_changed_in_sequence(page, id);

@@ -13,18 +13,18 @@
 //!
 //! Pure: observations in, a decision out.
 
-/// What was observed since the last decision.
+/// Observations since the last decision.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Observed {
     /// Faults on cached objects, by the growth that would have saved them.
     pub returns: Returns,
-    /// What such a fault costs, nanoseconds.
+    /// The cost of such a fault, nanoseconds.
     pub fault_ns: u64,
     /// Bytes of a margin of the page buffer, page tables included.
     pub margin_bytes: u64,
     /// Reads of objects that were among the last to leave the cache, `ghost_bytes` of them.
     pub ghost_reads: u64,
-    /// What a read costs, nanoseconds.
+    /// The cost of a read, nanoseconds.
     pub read_ns: u64,
     /// Bytes of cache that would have saved them.
     pub ghost_bytes: u64,

@@ -43,12 +43,12 @@ pub fn split(budget: usize, overhead: usize, share: Share, held: usize) -> Split
     Split { page_buffer, object_cache: pages - page_buffer }
 }
 
-/// What the cache does not fill, less a part of so many of all pages, is the page buffer's.
+/// The page buffer may use the unfilled part of the cache, less one of so many of all pages.
 const SPARE_PART: usize = 16;
 
 impl Split {
     /// The same where the cache holds so many pages: a page of RAM that no object needs spares a
-    /// fault in the page buffer. What leaves that comes to the cache, which takes it back.
+    /// fault in the page buffer. Pages that leave it come to the cache, which takes the room back.
     pub fn lend(self, cached: usize) -> Split {
         let spare = (self.page_buffer + self.object_cache) / SPARE_PART;
         let lent = self.object_cache.saturating_sub(cached.max(LEAST) + spare);
@@ -56,10 +56,10 @@ impl Split {
     }
 
     /// The next limits on the way to these, while both sides are what `now` says and `held` pages
-    /// cannot leave the page buffer. What leaves the page buffer comes to the cache, so the cache's
-    /// limit may be what the page buffer's next limit leaves. What leaves the cache is free for any
-    /// use, so the page buffer's limit grows only after it has left. If tables have grown and the
-    /// budget is passed, a step is longer by the excess.
+    /// cannot leave the page buffer. Pages that leave the page buffer come to the cache, so the
+    /// cache's limit may be the room that the page buffer's next limit leaves. Room that the cache
+    /// gives up is free for any use, so the page buffer's limit grows only after that. If
+    /// tables have grown and the budget is passed, a step is longer by the excess.
     pub fn next(self, now: Split, held: usize) -> Split {
         let pages = self.page_buffer + self.object_cache;
         let step = STEP + (now.page_buffer + now.object_cache).saturating_sub(pages);
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     /// From any state, sides that follow their limits reach the split, never hold more than the
-    /// budget on the way, and never have to give up more than a step.
+    /// budget meanwhile, and never have to give up more than a step.
     #[test]
     fn a_border_moves_in_steps_within_the_budget() {
         let target = |part| split(256 << 20, 16 << 20, Share::Part(part), 0);

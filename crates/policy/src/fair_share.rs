@@ -1,8 +1,8 @@
 //! Fair share: how much of the RAM of a pool each of its programs may use.
 //!
-//! Each of n programs that want more has an nth of the RAM. What some leave of that, because they
-//! are at rest or have enough, goes to the others in equal parts. RAM goes to nobody by itself: who
-//! wants more takes what is free, and while there is little free, those above their share give.
+//! Each of n programs that want more has an nth of the RAM. The RAM that some leave of that,
+//! because they are at rest or have enough, goes to the others in equal parts. No program is given
+//! RAM: one that wants more takes free RAM, and while little is free, those above their share give.
 //!
 //! | wants | its share |
 //! |---|---|
@@ -19,7 +19,7 @@ const RESERVE_PART: u64 = 8;
 /// A process that uses all it has and wants for nothing takes so much of the whole at a time.
 const STEP_PART: u64 = 32;
 
-/// What a program would do with more RAM.
+/// A program's use for more RAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
     /// It does not run.
@@ -39,7 +39,7 @@ pub struct Member {
     pub used: u64,
     /// Bytes below which it cannot go.
     pub least: u64,
-    /// What it would do with more.
+    /// Its use for more.
     pub want: Want,
 }
 
@@ -67,8 +67,8 @@ pub fn free(total: u64, members: &[Member]) -> u64 {
     total.saturating_sub(members.iter().map(Member::held).sum())
 }
 
-/// What member `own` of a pool of `total` bytes may use from now on; `is_full` if it uses all that
-/// it has.
+/// The bytes that member `own` of a pool of `total` bytes may use from now on; `is_full` if it uses
+/// all that it has.
 pub fn next(total: u64, members: &[Member], own: usize, is_full: bool) -> u64 {
     let me = &members[own];
     let equal_part = equal_part(total, members);
@@ -92,7 +92,7 @@ pub fn next(total: u64, members: &[Member], own: usize, is_full: bool) -> u64 {
     granted.max(me.least)
 }
 
-/// The most that a member who wants more has for its share, so that all shares together are the
+/// The most that a member that wants more has for its share, so that all shares together are the
 /// whole.
 fn equal_part(total: u64, members: &[Member]) -> u64 {
     let (mut left, mut above) = (total, members.len() as u64);

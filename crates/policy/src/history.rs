@@ -9,8 +9,8 @@
 //! The ring ends where it was overwritten: what is further back than its length is not known.
 //!
 //! Guarantees: takes the bytes that it was given, and no page table's worth for what is not used.
-//! Whatever threads do at once, every place that it answers is one of the ring. What stands there
-//! may be wrong: a place of the index may be another page's by now, and a piece may be overwritten
+//! Whatever threads do at once, every place that it answers is one of the ring. The entry there may
+//! be wrong: a place of the index may be another page's by now, and a piece may be overwritten
 //! while it is read, by a thread that has taken it anew. Then pages are asked for that nobody
 //! wants, and nothing else happens: they are brought as they are, or not at all. So all loads and
 //! stores are relaxed.
@@ -130,7 +130,7 @@ impl<M: Memory> History<M> {
         at
     }
 
-    /// The place after the one where `page` stands last, if it is known.
+    /// The place after the last one of `page`, if it is known.
     pub fn find(&self, page: u32) -> Option<u32> {
         let at = self.indexed(page)?.0.load(Ordering::Relaxed).checked_sub(1)?;
         (self.get(at)? == page.wrapping_add(1)).then_some(at + 1)
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(pages(&history, at, 2000), way[1..]);
         assert_eq!(history.find(way[0] + 100), None);
         assert!(history.bytes() > 4000 && history.bytes() < 64 << 10, "{}", history.bytes());
-        // The same way again: the last time counts.
+        // The same sequence again: the last time counts.
         way[..9].iter().for_each(|&page| history.record(&mut writer, page));
         let again = history.find(way[0]).expect("it is known");
         assert_eq!(pages(&history, again, 2000), way[1..9]);

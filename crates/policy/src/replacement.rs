@@ -1,7 +1,7 @@
 //! Replacement: which page leaves the page buffer, and which object the cache.
 //!
-//! Nobody sees the accesses to pages in the page buffer. What is seen is that a page comes back
-//! soon after it has left: it was in use. So the page buffer has two lists, each first in, first
+//! Accesses to pages in the page buffer cannot be seen. But a page that comes back soon after it
+//! has left was in use. So the page buffer has two lists, each first in, first
 //! out. A page comes in *on probation*. If it comes back from the cache soon it is *protected* from
 //! then on. While more than a sixteenth of the page buffer is on probation, only pages on probation
 //! leave. So what is used now and then passes through, and does not drive out what is used all the
@@ -30,7 +30,7 @@ pub enum Queue {
     Main,
 }
 
-/// What happens to the object at the head of a queue.
+/// The fate of the object at the head of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtHead {
     /// It leaves the cache.
@@ -54,9 +54,9 @@ pub const SMALL_PART: u32 = 3;
 /// The page buffer's lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rank {
-    /// What was not seen to be in use.
+    /// Pages that were not seen in use.
     Probation,
-    /// What came back soon.
+    /// Pages that came back soon.
     Protected,
 }
 
@@ -118,7 +118,7 @@ pub fn next_above(small_part: u32, small: u32, main: u32) -> Queue {
     if main == 0 || u64::from(small) > share { Queue::Small } else { Queue::Main }
 }
 
-/// What becomes of the head of a queue.
+/// Decides about the head of a queue.
 pub fn at_head(queue: Queue, reuse: u8) -> AtHead {
     match (queue, reuse) {
         (_, ONCE) => AtHead::Leaves { remembered: false },

@@ -3,7 +3,7 @@
 //! A scan's next fault falls on the page after the last one that was fetched, upwards or downwards,
 //! or a little further if pages between are in DRAM already. Each such fault doubles the window,
 //! the number of pages fetched together; any other fault starts over with one page. At full window
-//! the scan asks ahead for the next stretches, of one window each.
+//! the scan asks ahead for the next windows.
 //!
 //! A thread can be in several scans at once (`c[i] = a[i] + b[i]` is three), and between their
 //! faults touch pages at random. So each fault is compared with the last few known scans, and with
@@ -34,7 +34,7 @@ const KNOWN_WINDOW: u8 = 8;
 
 /// The most pages that a scan may pass without a fault and still be recognised.
 const SKIPPED_MAX: u32 = 8;
-/// What `Sequence::continues` looks at is no further away.
+/// `Sequence::continues` looks at no page further away.
 const NEAR: u32 = AHEAD_MAX * WINDOW_MAX;
 const _: () = assert!(NEAR >= SKIPPED_MAX && NEAR >= FIRST_STEP_MAX);
 /// Two faults at most so many pages apart may begin a scan.
@@ -170,8 +170,8 @@ impl Sequence {
     }
 }
 
-/// What a thread's faults looked like so far. Made of integers and bools, all of them 0 for a new
-/// thread, so that whoever keeps something for each thread can keep this.
+/// The pattern of a thread's faults so far. Made of integers and bools, all of them 0 for a new
+/// thread, so that a record for each thread can hold it.
 #[derive(Clone, Debug, Default)]
 pub struct Sequences {
     /// Known scans; faults on stored objects that may begin one; the same for objects in DRAM; each

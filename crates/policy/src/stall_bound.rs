@@ -4,7 +4,7 @@
 //! faster tiers. Here the bound is turned round, as Meta's TMO does with PSI (Weiner et al., ASPLOS
 //! 2022): as long as the program waits less, RAM is taken from it.
 //!
-//! What is decided is a *part*: for each page that the program has touched, so much RAM. So the RAM
+//! The decision is a *part*: for each page that the program has touched, so much RAM. So the RAM
 //! follows what the program touches and frees from one moment to the next, and only the part moves
 //! by what was seen:
 //!
@@ -19,8 +19,8 @@
 //! taken, for some stalls are allowed: those that are wanted come back, and are not the next ones
 //! to leave. So the bound holds for all run time, but for the last excess. A step takes no more
 //! pages than would cost some times the bound if all of them were wanted at once. Steps grow while
-//! those that left do not come back, and shrink with each rise. What is aimed at is three quarters
-//! of the bound.
+//! those that left do not come back, and shrink with each rise. The aim is three quarters of the
+//! bound.
 //!
 //! Pure: observations in, a decision out.
 
@@ -43,7 +43,7 @@ const PART_MOST: f64 = 8.0;
 const STEP_PART: f64 = 16.0;
 /// ... and no more than costs so many times the bound if all of it is wanted at once.
 const STEP_TIMES: f64 = 4.0;
-/// What a fault costs until that is seen, in nanoseconds.
+/// The cost of a fault until it is seen, in nanoseconds.
 const FAULT_FIRST_NS: f64 = 50_000.0;
 /// The cost of fewer faults says little: a single one may have lost its processor.
 const FAULTS_LEAST: u64 = 16;
@@ -68,14 +68,14 @@ const COLD_PART: u64 = 4;
 /// nothing was found to be cold.
 const SPEED_OF_RISES: i32 = -5;
 
-/// What happened since the last observation.
+/// Counts since the last observation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Observed {
     /// Run time, in nanoseconds.
     pub run_ns: u64,
     /// Of that a thread waited in faults for want of RAM, in nanoseconds.
     pub stall_ns: u64,
-    /// Faults on pages that had left reach.
+    /// Faults on pages that had been evicted.
     pub faults: u64,
     /// Pages that left reach, or RAM.
     pub left: u64,

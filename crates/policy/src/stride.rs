@@ -18,8 +18,8 @@ const STEP_MIN: u32 = 3;
 const STEP_MAX: u32 = 64;
 /// Equal offsets after which a walk is known.
 const KNOWN: u8 = 2;
-/// Steps that a walk is ahead of the thread at most. What was asked for and not used leaves the
-/// cache first: in a small one, of 6 MiB, with more it left before its use.
+/// Steps that a walk is ahead of the thread at most. Pages that were asked for and not used leave
+/// the cache first: in a small one, of 6 MiB, with more it left before its use.
 const AHEAD_MAX: u8 = 16;
 
 /// A walk, or the last fault that may begin one.

@@ -21,7 +21,7 @@ const HEAD_UNKNOWN: u64 = 64;
 /// part on a disk that writes a log.
 pub const RUN_LEAST: usize = 16;
 
-/// What is known when a sequence leaves.
+/// The facts when a sequence leaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
     /// How long a read of the second tier takes; 0 if none was made.
@@ -46,7 +46,7 @@ impl Seen {
     }
 }
 
-/// What a page of the second tier is taken to cost before some have come from there, ...
+/// The assumed cost of a page of the second tier before some have come from there, ...
 const UNKNOWN_NS: f64 = 250_000.0;
 /// ... which counts as much as so many pages.
 const UNKNOWN_PAGES: f64 = 128.0;
@@ -73,7 +73,7 @@ const BUSY_UNKNOWN_NS: f64 = 150_000.0;
 /// ... which counts as much as so many pages.
 const BUSY_UNKNOWN_PAGES: f64 = 64.0;
 
-/// What happened since the last look.
+/// Counts since the last look.
 #[derive(Clone, Copy, Debug)]
 pub struct Ran {
     /// How long the program ran.
@@ -116,7 +116,7 @@ pub struct Allowance {
     now: Rate,
     alone: Rate,
     has_come: bool,
-    /// What pages of the second tier cost beyond that.
+    /// The cost of pages of the second tier beyond that.
     costs: [Rate; 2],
     /// How long the second tier is busy with a page.
     busy: Rate,
@@ -143,7 +143,7 @@ impl Allowance {
     pub fn look(&mut self, ran: Ran) -> (u64, u64) {
         let (run_ns, stall_ns) = (ran.run_ns as f64, ran.stall_ns as f64);
         self.now.add(HALF_OF_NOW, run_ns, stall_ns, run_ns);
-        // What came in the last look may still be waited for in this one.
+        // The program may still wait in this look for pages that came in the last one.
         if ran.pages == 0 && !self.has_come {
             self.alone.add(HALF_OF_ALONE, run_ns, stall_ns, run_ns);
         }

@@ -3,13 +3,13 @@
 //!
 //! A read of a page that the history knows may begin a trail, at the place after that page: only
 //! reads can be saved, so a thread that finds its pages in the cache looks for none. Two more
-//! faults on what comes there make it known. Pages that are in reach by now do not fault, so a
-//! fault may fall up to `NEAR` pages further on. A known trail asks for the next 4 pages, and for
-//! twice as many each time that half of them were passed, up to 32. From then on it is four such
-//! windows ahead: small ones, so that several fetchers read at once and nobody waits for the last
-//! page of a large one. Where pages come from a slow second tier the windows are of 63: an arm has
-//! to move to each. If half a window of pages was asked for in vain, the next is half as large, or
-//! the trail ends.
+//! faults on pages that come there make it known. Pages that are in the page buffer by now do not
+//! fault, so a fault may fall up to `NEAR` pages further on. A known trail asks for the next 4
+//! pages, and for twice as many each time that half of them were passed, up to 32. From then on it
+//! is four such windows ahead: small ones, so that several fetchers read at once and nobody waits
+//! for the last page of a large one. Where pages come from a slow second tier the windows are of
+//! 63: an arm has to move to each. If half a window of pages was asked for in vain, the next is
+//! half as large, or the trail ends.
 //!
 //! A thread is on one trail at a time, and one may be beginning: so a few faults beside the trail,
 //! or a jump to another place of it, cost little.
@@ -35,7 +35,8 @@ const WINDOW_MIN: u8 = 4;
 const MISSED_YOUNG: u8 = 2;
 const MISSED_KNOWN: u8 = 32;
 
-/// What is asked for ahead takes at most this part of the cache: it must stay until it is used.
+/// Pages that are asked for ahead take at most this part of the cache: they must stay until they
+/// are used.
 const CACHE_PART: usize = 64;
 /// The same where some of it is slow.
 const CACHE_PART_SLOW: usize = 16;
@@ -149,7 +150,7 @@ impl Trails {
             false => asked + usize::from(full) <= most,
         };
         if is_time {
-            // What is still ahead may be used.
+            // Pages that are still ahead may be used.
             let in_vain = self.unused.saturating_sub(trail.asked.into());
             self.unused -= in_vain;
             if in_vain > (trail.window / 2).into() {
@@ -259,7 +260,7 @@ mod tests {
             });
         }
 
-        /// What was asked for and used since the last time.
+        /// Pages asked for and used since the last time.
         fn counts(&mut self) -> (usize, usize) {
             self.brought.clear();
             (core::mem::take(&mut self.asked), core::mem::take(&mut self.used))
@@ -338,7 +339,7 @@ mod tests {
         assert!(used > 9800, "{used} used");
     }
 
-    /// Pages that are in reach do not fault.
+    /// Pages in the page buffer do not fault.
     #[test]
     fn gaps_do_not_end_a_trail() {
         let (history, way, mut thread) = (history(), way(1, 20_000), Thread::default());
@@ -409,7 +410,7 @@ mod tests {
         for thread in &threads {
             assert!(thread.used > 9800, "{} used", thread.used);
         }
-        // Another thread comes the way of one: it is as known to it.
+        // Another thread repeats the sequence of one: it is as known to it.
         let mut other = Thread::default();
         other.go(&history, &ways[2]);
         assert!(other.used > 9800, "{} used", other.used);

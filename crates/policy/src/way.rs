@@ -131,7 +131,7 @@ mod tests {
         at: HashMap<u32, At>,
         ram: VecDeque<u32>,
         room: usize,
-        /// What was written: to the SSD, and to the second tier in its order.
+        /// Pages written: to the SSD, and to the second tier in its order.
         ssd: usize,
         slow: Vec<u32>,
         /// Reads of the second tier that were waited for.

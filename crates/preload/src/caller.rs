@@ -48,8 +48,8 @@ static LIBC: Extent = Extent { start: AtomicUsize::new(0), len: AtomicUsize::new
 pub static OWN: Extent = Extent { start: AtomicUsize::new(0), len: AtomicUsize::new(0) };
 
 /// Functions of libc that allocate as much as the program has data: the buffer of `qsort`, that of
-/// `open_memstream`, the nodes of `tsearch`. What they allocate is touched by their own code and by
-/// the program, never by the kernel, so it may leave RAM. They hold no lock of libc that a fault
+/// `open_memstream`, the nodes of `tsearch`. Their allocations are touched by their own code and by
+/// the program, never by the kernel, so they may leave RAM. They hold no lock of libc that a fault
 /// wants, and block no signals. All else that libc allocates may be a buffer of a system call that
 /// it makes itself, past our wrappers.
 const USERS: [&CStr; 3] = [c"qsort_r", c"_IO_str_overflow", c"tsearch"];

@@ -50,8 +50,8 @@
 //! - `refuse(why, errno if condition)`: fails the program's call under the condition (see
 //!   `refusal`);
 //! - `same(call)`: makes that call instead;
-//! - `checked(sound => call)`: a fortified form of `call`. What is not sound goes to libc, which
-//!   ends the program;
+//! - `checked(sound => call)`: a fortified form of `call`. A call that is not sound goes to libc,
+//!   which ends the program;
 //! - `by(|real| body)`: runs `body`, where `real` is libc's function;
 //! - `program(|real| body)` or `program(function)`: the same for the program's calls only.
 //!
@@ -102,7 +102,7 @@ pub type Opaque = usize;
 
 /// An argument, as far as the kernel uses memory behind it.
 pub trait Argument: Copy {
-    /// What keeps the memory in RAM.
+    /// The hold that keeps the memory in RAM.
     type Held;
 
     /// Pins the memory.
@@ -314,7 +314,7 @@ macro_rules! call {
     };
     (program (|$real:ident| $body:expr) fn $name:ident
         ($($argument:ident: $type:ty),*) -> $result:ty) => {
-        /// What a call of the program does; `system_call` makes it for calls by number.
+        /// The work of a call of the program; `system_call` makes it for calls by number.
         pub mod $name {
             use super::*;
             pub unsafe extern "C" fn of_program($($argument: $type),*) -> $result {

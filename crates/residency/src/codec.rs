@@ -11,7 +11,7 @@ use lz4_flex::block::{
 
 use crate::PAGE;
 
-/// What compressing needs: too large for a signal handler's stack.
+/// The memory for compressing: too large for a signal handler's stack.
 pub struct Compressor {
     table: CompressTable,
     out: [u8; get_maximum_output_size(PAGE)],

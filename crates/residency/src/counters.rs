@@ -11,7 +11,7 @@ use deepheap_sys::threads::tls;
 
 const LANES: usize = 16;
 
-/// What a pager counts from the start of the process on.
+/// The counts of a pager, from the start of the process on.
 #[derive(Clone, Copy, Debug)]
 pub enum Counted {
     /// Pages that left the page buffer compressed.
@@ -57,7 +57,7 @@ impl<const N: usize> Counters<N> {
         }
     }
 
-    /// What was counted, in all threads.
+    /// The counts of all threads.
     pub fn sums(&self) -> [u64; N] {
         let load = |lane: &Padded<[AtomicU64; N]>, at: usize| lane[at].load(Ordering::Relaxed);
         array::from_fn(|counter| self.0.iter().map(|lane| load(lane, counter)).sum())

@@ -87,7 +87,7 @@ impl Residency {
         self.counters.add(what as usize, more);
     }
 
-    /// What the object of a page costs in this block of the log, units.
+    /// The cost of a page's object in this block of the log, units.
     fn cost_in(&self, block: Block, page: PageNo) -> u32 {
         self.store.share_in(block).unwrap_or_else(|| cost(self.kept_bytes(page)))
     }

@@ -116,8 +116,8 @@ impl Frames {
     }
 
     /// Registers a range: from now on a touch of a page that is not present is a fault that we
-    /// serve. What the program has mapped there itself, files or shared memory, stays the kernel's:
-    /// then the kernel refuses the whole range, and its halves are tried.
+    /// serve. The program's own mappings there, of files or shared memory, stay the kernel's: then
+    /// the kernel refuses the whole range, and its halves are tried.
     pub fn register(&self, address: usize, length: usize) -> Result<()> {
         match self.register_whole(address, length) {
             Err(Errno::EINVAL) if length > PAGE => {

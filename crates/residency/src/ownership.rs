@@ -172,13 +172,13 @@ impl Seen {
     }
 }
 
-/// What a thread that does not own an object sees of it (`glimpse`).
+/// An object as a thread sees it that does not own it (`glimpse`).
 #[derive(Clone, Copy, Debug)]
 pub enum Glimpse {
     /// Nowhere: it reads as zeros.
     Zero,
-    /// In the object cache. What is read of descriptor and slot from now on belongs together, and
-    /// to this object, if `is_current` says so afterwards.
+    /// In the object cache. Reads of descriptor and slot from now on belong together, and to this
+    /// object, if `is_current` says so afterwards.
     Cached(Seen),
     /// In the page buffer.
     Resident,

@@ -43,7 +43,7 @@ pub struct PageBuffer {
     ended: AtomicU32,
 }
 
-/// Pages that are reserved in the page buffer. What was not used goes back when this is dropped.
+/// Pages that are reserved in the page buffer. Unused pages go back when this is dropped.
 #[must_use]
 pub struct Reserved<'a> {
     buffer: &'a PageBuffer,
@@ -172,7 +172,7 @@ impl PageBuffer {
         }
     }
 
-    /// What `wait` is to be told: read before the look for room.
+    /// The argument for `wait`: read before the look for room.
     pub fn ended(&self) -> u32 {
         self.ended.load(Ordering::SeqCst)
     }

@@ -2,8 +2,8 @@
 //!
 //! A memory page takes a promise, one block of the store, before it stops being `Zero`. It gives
 //! the promise back when it is `Zero` again. So memory that was handed out and never touched costs
-//! nothing. The store promises in batches. What no page has yet lies in lanes, so that two threads
-//! that fault seldom share a cache line.
+//! nothing. The store promises in batches. Promises that no page has yet lie in lanes, so that two
+//! threads that fault seldom share a cache line.
 //!
 //! Objects are promised room by the heap when they are allocated: their pages take nothing here.
 //! With `Overcommit::Strict` that holds for memory pages, too. They are then only counted.

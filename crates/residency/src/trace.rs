@@ -1,4 +1,4 @@
-//! Trace: what faults, evictions and writes did, one record each, in rings of pinned memory.
+//! Trace: faults, evictions and writes, one record each, in rings of pinned memory.
 //!
 //! Threads are spread over the lanes, of which each has a ring. A record is two words. A thread
 //! takes a place of its ring by one compare-exchange, and writes the second word and then the
@@ -31,7 +31,7 @@ const RECORD_BYTES: usize = 16;
 /// The unit of a record's times, nanoseconds.
 pub const UNIT_NS: u64 = 64;
 
-/// What a record tells.
+/// The content of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Happened {
@@ -41,7 +41,7 @@ pub enum Happened {
     Cached,
     /// A fault read the object; `amount`: pages of the scan that were passed.
     Stored,
-    /// A worker read a stretch of a scan ahead; `amount`: pages that were passed.
+    /// A worker read pages of a scan ahead; `amount`: pages that were passed.
     Ahead,
     /// The object left the page buffer unchanged; `amount`: its bytes.
     Clean,

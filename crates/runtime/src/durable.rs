@@ -51,9 +51,9 @@ const CLOSE_PAUSE: Duration = Duration::from_millis(1);
 /// A durable heap that is open.
 #[derive(Clone, Copy)]
 pub struct DurableHeap {
-    /// What serves it.
+    /// The runtime that serves it.
     pub(crate) runtime: &'static Runtime,
-    /// What belongs to it and to no other heap.
+    /// The state of it alone.
     pub(crate) durable: &'static Durable,
 }
 
@@ -160,7 +160,7 @@ impl DurableHeap {
         is_one.then_some(Ticket { heap: *self, number })
     }
 
-    /// The newest checkpoint, whoever made it.
+    /// The newest checkpoint, whichever thread made it.
     ///
     /// # Errors
     /// Why the worker failed to make one, if it has made none since.

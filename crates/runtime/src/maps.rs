@@ -66,7 +66,7 @@ impl From<MapError> for MapFailure {
 }
 
 impl MapFailure {
-    /// What C programs find in errno.
+    /// The errno for C programs.
     pub fn errno(&self) -> i32 {
         match self {
             MapFailure::Config(_) => libc::EINVAL,
@@ -111,8 +111,8 @@ pub fn map(path: &Path, options: MapOptions) -> Result<*mut u8, MapFailure> {
     Ok(maps::open(&request, if has_log { Writes::Log } else { Writes::InPlace })?)
 }
 
-/// What the settings give a map: DEEPHEAP_MAP_RAM, or `ram` of DEEPHEAP_CONF, or a part of what
-/// there is.
+/// The RAM that the settings give a map: DEEPHEAP_MAP_RAM, or `ram` of DEEPHEAP_CONF, or a part of
+/// what there is.
 fn budget() -> Result<u64, ConfigError> {
     let machine = Machine::read();
     if let Some(bytes) = map_ram(machine)? {

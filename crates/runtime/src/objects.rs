@@ -32,7 +32,7 @@ use transfer::Transfer;
 /// Pages of one object that `prefetch` looks at: as many as the pager keeps waiting.
 const PAGES_AHEAD: usize = 1024;
 
-/// What is known of how an object will be used.
+/// Advice on how an object will be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
     /// Soon and often: keep it in RAM if there is a choice.

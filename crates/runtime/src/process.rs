@@ -39,8 +39,8 @@ fn is_hosted() -> bool {
     HOSTED.load(Ordering::Acquire)
 }
 
-/// Stands in these places, once, unless there is a host. Before the start lock is taken, so that
-/// the child of whoever forks during the start does not inherit it locked.
+/// Stands in these places, once, unless there is a host. Before the start lock is taken, so that a
+/// child that is forked during the start does not inherit it locked.
 pub(crate) fn attach() -> Result<()> {
     if is_hosted() || ATTACHED.swap(true, Ordering::AcqRel) {
         return Ok(());

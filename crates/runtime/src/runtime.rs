@@ -1,6 +1,6 @@
 //! Runtime: the one heap of this process, and what serves it.
 //!
-//! This file is the parts alone. What is done with them is in files of its own: `start`, `growth`,
+//! This file is the parts alone. Other files work with them: `start`, `growth`,
 //! `switch`, `release`, `allocate`, `fork`, `workers`.
 //!
 //! ```text
@@ -55,10 +55,10 @@ pub(crate) struct Runtime {
     pub(crate) growth: Lock<Growth>,
     pub(crate) returning: Returning,
     pub(crate) threads: Threads,
-    /// What part of its run time the program stands in faults.
+    /// The part of its run time that the program waits in faults.
     pub(crate) stalls: Lock<StallShare>,
     pub(crate) process: OfProcess,
-    /// What a heap has beside if it outlives the process.
+    /// The further state of a heap that outlives the process.
     pub(crate) durable: Option<Durable>,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct OfProcess {
     pub(crate) child_folders: Vec<PathBuf>,
     /// The process that started, not a forked child of it.
     pub(crate) first: u32,
-    /// What the program maps itself; locked before `growth`.
+    /// The program's own mappings; locked before `growth`.
     pub(crate) areas: Lock<Areas>,
     /// Bytes of the budget that durable heaps have.
     pub(crate) lent: AtomicUsize,
@@ -108,13 +108,13 @@ impl Threads {
     }
 }
 
-/// What the slow path of allocation keeps track of.
+/// The state of the slow path of allocation.
 pub(crate) struct Growth {
     /// Spans that the heap may use.
     pub(crate) spans: usize,
     /// Going beyond RAM failed once, for a reason that was logged; it is not tried again.
     pub(crate) refused: bool,
-    /// What the switch needs, if it was opened before it.
+    /// The files of the switch, if they were opened before it.
     pub(crate) provision: Option<Provision>,
 }
 
@@ -299,7 +299,7 @@ impl Runtime {
         unsafe { self.pager.load(Ordering::SeqCst).as_ref() }
     }
 
-    /// Ends plain mode for all who ask from now on. The caller holds `growth`.
+    /// Ends plain mode for all threads that ask from now on. The caller holds `growth`.
     pub(crate) fn publish_pager(&self, pager: &'static Pager) {
         self.pager.store(core::ptr::from_ref(pager).cast_mut(), Ordering::SeqCst);
     }

@@ -262,19 +262,19 @@ pub struct Stats {
     /// Bytes of RAM that the program has outside of deepheap, its files apart; at the last look.
     pub unmanaged_bytes: u64,
 
-    /// Pages asked for ahead of walks in equal steps.
+    /// Pages asked for ahead of equal steps.
     pub strides_asked: u64,
-    /// Of them those that were in DRAM when the walk came to them.
+    /// Those of them that were in DRAM when the program came to them.
     pub strides_used: u64,
 
-    /// Nanoseconds that threads stood in faults for want of RAM: in all faults but those on pages
-    /// of zeros, and in those while there was no room. What the kernel takes for a fault is not
-    /// among them.
+    /// Nanoseconds that threads waited in faults for want of RAM: in all faults but those on pages
+    /// of zeros, and in those while there was no room. The kernel's time for a fault is not among
+    /// them.
     pub fault_stall_ns: u64,
-    /// Nanoseconds of run time: in which the program computed, or its threads stood in faults.
+    /// Nanoseconds of run time: in which the program computed, or its threads waited in faults.
     pub run_ns: u64,
-    /// Millionths of the run time that a thread stood in faults for want of RAM, lately; of the
-    /// thread that stood most.
+    /// Millionths of the run time that a thread waited in faults for want of RAM, lately; of the
+    /// thread that waited most.
     pub stall_share_now_ppm: u64,
     /// The same of the whole run time.
     pub stall_share_ppm: u64,

@@ -1,8 +1,8 @@
 //! Crash: a device that remembers what was asked of it, and what a medium may hold after the power
 //! failed at any moment of that.
 //!
-//! What was written before the last sync is there. Of what was written after it, each write is
-//! there, or not, or a part of it, in any order.
+//! All writes before the last sync are there. Of the writes after it, each is there, or not, or a
+//! part of it, in any order.
 //!
 //! Guarantees: the same seed and the same events have the same outcome.
 //! Threads: any, one after the other. Clones of a `Recorder` are handles of the same device.
@@ -40,7 +40,7 @@ pub enum Event {
     Mark(u64),
 }
 
-/// What a medium holds.
+/// The content of a medium.
 #[derive(Clone, Default)]
 pub struct Image {
     pages: HashMap<u64, Arc<[u8; PAGE]>>,
@@ -98,7 +98,7 @@ impl Image {
     }
 }
 
-/// What a power failure takes of what was not synced.
+/// The part of unsynced writes that a power failure takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Loss {
     /// All of it.
@@ -148,7 +148,7 @@ impl Medium {
         }
     }
 
-    /// What is there if the power fails now.
+    /// The content if the power fails now.
     pub fn crash(&self, loss: Loss, random: &mut Random) -> Image {
         let mut image = self.synced.clone();
         let mut pending: Vec<&Event> = self.pending.iter().collect();
@@ -212,12 +212,12 @@ impl Recorder {
         self.lock().1.push(Event::Mark(number));
     }
 
-    /// What it was asked to do so far, reads left out.
+    /// The requests so far, reads left out.
     pub fn events(&self) -> Vec<Event> {
         self.lock().1.clone()
     }
 
-    /// What it holds.
+    /// Its content.
     pub fn image(&self) -> Image {
         self.lock().0.clone()
     }

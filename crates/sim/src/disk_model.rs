@@ -13,7 +13,7 @@
 //!
 //! Pure: a request and the time, a time out.
 
-/// What is asked of the disk.
+/// A request to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// Bytes come.

@@ -4,7 +4,7 @@
 
 use deepheap_store::device::Errno;
 
-/// What a device can do wrong by chance.
+/// A fault of a device by chance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// A read answers EIO; the buffer is left half filled with garbage.
@@ -57,7 +57,7 @@ impl Fault {
     }
 }
 
-/// What a device is asked to do.
+/// An operation of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// One read of a batch.

@@ -33,7 +33,7 @@ use crate::disk_model::{Direction, DiskModel};
 const QUEUE: usize = 64;
 /// How far the part of one device is from that of the next.
 const PART_BYTES: u64 = 1 << 30;
-/// What the names of the small files begin with.
+/// The prefix of the small files' names.
 const PREFIX: &str = "model-";
 /// The disk of all programs that are measured together.
 const SHARED: &str = "shared";

@@ -43,7 +43,7 @@ impl<'a> Read<'a> {
 pub struct Write<'a> {
     /// Where on the device, bytes.
     pub offset: u64,
-    /// What to write.
+    /// The bytes to write.
     pub data: &'a [u8],
     /// What became of it.
     pub result: Result<()>,

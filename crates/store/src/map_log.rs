@@ -1,7 +1,7 @@
 //! Map log: the file of a map that writes out of place: made, opened, recovered, looked at.
 //!
-//! The pages of such a file are the *base*. What was changed since is in the log, in frames, one
-//! behind the other; a frame may commit what is before it. To recover, every committed record is
+//! The pages of such a file are the *base*. Later changes are in the log, in frames, one behind the
+//! other; a frame may commit what is before it. To recover, every committed record is
 //! put into the base, in the order of the log; that may be done any number of times.
 //!
 //! Guarantees: after `recover` the base is what the last commit made it, and the log is empty. A
@@ -42,7 +42,7 @@ pub enum MapLogError {
     Damaged,
     /// Another version of deepheap wrote it, in this version of the format.
     OtherVersion(u32),
-    /// What a commit had written is not whole any more.
+    /// The records of a commit are not whole any more.
     CommitLost {
         /// Where in the log.
         position: u64,
@@ -76,7 +76,7 @@ impl fmt::Display for MapLogError {
 
 impl core::error::Error for MapLogError {}
 
-/// What takes frames: what each says, and its bytes.
+/// A function that takes frames: the note of each, and its bytes.
 type VisitFrame<'a> = dyn FnMut(&FrameNote, &[u8]) -> Result<(), MapLogError> + 'a;
 
 /// A file of a map, as its superblocks tell it.

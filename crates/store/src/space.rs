@@ -70,7 +70,8 @@ pub(crate) struct Space {
     pub(crate) collection: Collection,
     pub(crate) unwritten: Unwritten,
     pub(crate) pins: Pins,
-    /// What the last checkpoint keeps; only of a durable log, whose pins are its checkpoints.
+    /// The segments that the last checkpoint keeps; only of a durable log, whose pins are its
+    /// checkpoints.
     pub(crate) kept: Option<Kept>,
 }
 
@@ -135,7 +136,7 @@ pub(crate) struct Unwritten {
     pub(crate) sealed: VecDeque<Segment>,
 }
 
-/// What the last checkpoint of a durable log keeps, in segments.
+/// The segments that the last checkpoint of a durable log keeps.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Kept {
     /// Those that were used when it was made.

@@ -97,7 +97,7 @@ impl Errno {
         describe(self.0).map_or("errno", |(name, _)| name)
     }
 
-    /// What the number means, in words.
+    /// The meaning of the number, in words.
     pub fn text(self) -> &'static str {
         describe(self.0).map_or("unnamed error", |(_, text)| text)
     }

@@ -53,7 +53,7 @@ const SIGNATURES: &[(&str, usize, &[u8])] = &[
     ("a partition table (MBR) or a boot sector", 510, &[0x55, 0xaa]),
 ];
 
-/// What a device or file that begins with `head` holds, in words; None if that is zeros or an
+/// The content of a device or file that begins with `head`, in words; None if that is zeros or an
 /// earlier store.
 pub(crate) fn recognise(head: &[u8]) -> Option<&'static str> {
     // Look for others before an earlier store: many formats leave the store's first bytes as they

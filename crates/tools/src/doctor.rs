@@ -19,7 +19,7 @@ use deepheap_sys::memory::{mapping, pagemap};
 
 /// The kernel's default of vm.max_map_count.
 const USUAL_MAP_COUNT: u64 = 65_530;
-/// What a program and its libraries need beside the heap, when a memory cgroup is judged.
+/// Bytes that a program and its libraries need beside the heap, when a memory cgroup is judged.
 const PROGRAM_BYTES: u64 = 64 << 20;
 
 /// Examines everything but the store: first that without which nothing runs.

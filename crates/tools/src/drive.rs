@@ -1,6 +1,6 @@
 //! Drive: how long one lasts.
 
-/// What a common SSD of 1 TB is rated for, in bytes written: 600 TB.
+/// The bytes written that a common SSD of 1 TB is rated for: 600 TB.
 pub const ENDURANCE_BYTES: f64 = 600e12;
 /// Seconds of a day.
 pub const DAY_SECONDS: f64 = 86_400.0;

@@ -27,7 +27,7 @@ impl Sample {
     }
 }
 
-/// What was counted, in all and in the last interval.
+/// The counts, in all and in the last interval.
 pub struct Rates<'a> {
     /// In all.
     pub now: &'a Stats,

@@ -1,7 +1,7 @@
-//! Simulation: what a traced program would have met with another RAM budget or other policies.
+//! Simulation: how a traced program would have done with another RAM budget or other policies.
 //!
-//! The touches of a trace are played to the pager's own policies (`replay`). Touches that
-//! the traced program made within reach are not in the trace. So a simulation with less RAM than
+//! The touches of a trace are played to the pager's own policies (`replay`). Touches of pages in
+//! the page buffer are not in the trace. So a simulation with less RAM than
 //! the trace was taken with knows too little, and says so.
 //!
 //! Guarantees: the same trace and terms give the same numbers.
@@ -47,7 +47,7 @@ pub struct Simulation {
     pub traced_ram: u64,
     /// How long it ran, nanoseconds.
     pub ran_ns: u64,
-    /// What its faults cost.
+    /// The cost of its faults.
     pub costs: Costs,
     steps: Vec<Step>,
     /// Pages that the program has touched.
@@ -58,16 +58,16 @@ pub struct Simulation {
     filled: u32,
     /// The page buffer's share, in 65536ths: on average over the time of the trace.
     part: usize,
-    /// What the faults cost when the trace is played with its own RAM, weighed as `weigh` does.
+    /// The cost of the faults when the trace is played with its own RAM, weighed as `weigh` does.
     played_ns: OnceCell<f64>,
 }
 
-/// What a simulation says.
+/// The outcome of a simulation.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Outcome {
     /// The RAM budget, bytes.
     pub ram: u64,
-    /// What was counted.
+    /// The counts.
     pub counts: Counts,
     /// Time that the program needs for each second that it would need with enough RAM.
     pub slowdown: f64,
@@ -125,7 +125,7 @@ impl Simulation {
         (self.pages / SAMPLE_OBJECTS).max(1) as u32
     }
 
-    /// RAM with which all that it touched is within reach, bytes.
+    /// RAM with which all pages that it touched are in the page buffer, bytes.
     pub fn whole_ram(&self) -> u64 {
         let whole = (self.pages * PAGE) as u64;
         whole + self.overhead_with(whole)
@@ -145,7 +145,8 @@ impl Simulation {
         Counts { touches: touches / sampled, in_reach: touches / sampled, ..Counts::default() }
     }
 
-    /// What tables and buffers take of another budget: they were seen in that of the trace.
+    /// The bytes that tables and buffers take of another budget: they were seen in that of the
+    /// trace.
     fn overhead_with(&self, ram: u64) -> u64 {
         let [then, now] =
             [self.traced_ram, ram].map(|ram| overhead_of_managing(ram as usize) as u64);
@@ -224,14 +225,14 @@ impl Simulation {
         enough
     }
 
-    /// What faults cost, in nanoseconds of one thread.
+    /// The cost of faults, in nanoseconds of one thread.
     fn weigh(&self, counts: &Counts) -> f64 {
         let Costs { cached_ns, stored_ns, .. } = self.costs;
         (counts.cached_faults * cached_ns + counts.missed_faults * stored_ns) as f64
     }
 
-    /// What the counts mean, if those of the trace's own RAM weigh `played_ns`: these stand for the
-    /// time that the traced program was seen to lose.
+    /// The outcome of these counts, if those of the trace's own RAM weigh `played_ns`: these stand
+    /// for the time that the traced program was seen to lose.
     fn outcome(&self, ram: u64, counts: Counts, sampled: u32, played_ns: f64) -> Outcome {
         let whole = f64::from(sampled);
         let part = match played_ns > 0.0 {

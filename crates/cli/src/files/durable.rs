@@ -151,7 +151,7 @@ pub fn compact(of: &OfFile) -> Result<(), Refusal> {
     print_out(out)
 }
 
-/// What a call on the file answers, with what it says if it fails.
+/// The answer of a call on the file, with its reason if it fails.
 fn on<'a, T>(
     of: &'a OfFile,
     call: impl FnOnce(HeapFile<'a>) -> Result<T, OpenError>,

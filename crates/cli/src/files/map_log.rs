@@ -14,11 +14,11 @@ use crate::arguments::OfFile;
 use crate::files::durable::{self, ago, verdict};
 use crate::refusal::{Refusal, print_out};
 
-/// What the file holds; none: it is no map with a log, or cannot be opened.
+/// The content of the file; none: it is no map with a log, or cannot be opened.
 fn look(file: &Path) -> Result<Option<Look>, Refusal> {
     match maps::look(file) {
         Ok(look) => Ok(look),
-        // A reader who looks for a durable heap says it.
+        // A reader that looks for a durable heap says it.
         Err(MapError::Open(_)) => Ok(None),
         Err(error) => Err(Refusal::new(format!("{}: {error}", file.display()))),
     }

@@ -14,7 +14,7 @@ const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
 const DT_STRTAB: u64 = 5;
 const DT_STRSZ: u64 = 10;
-/// What each program with AddressSanitizer has or needs.
+/// A symbol that each program with AddressSanitizer has or needs.
 const ASAN_SYMBOL: &[u8] = b"__asan_init";
 const CLASS_64: u8 = 2;
 const LITTLE_ENDIAN: u8 = 1;
@@ -40,7 +40,7 @@ pub enum Elf {
     Sanitized,
 }
 
-/// What an ELF file is; `None` if it is none, or broken.
+/// The kind of an ELF file; `None` if it is none, or broken.
 pub fn read(file: &File) -> Option<Elf> {
     let mut header = [0; 64];
     file.read_exact_at(&mut header, 0).ok()?;
@@ -82,8 +82,8 @@ pub fn parts(file: &File, header: &[u8]) -> Option<Vec<Part>> {
     headers(file, header, [32, 54, 56])?.iter().map(part).collect()
 }
 
-/// The headers of a kind: where they are, how long each of them is, and how many there are stands
-/// at these places of the file's header.
+/// The headers of a kind. These places of the file's header have where they are, how long each of
+/// them is, and how many there are.
 pub fn headers(file: &File, header: &[u8], at: [usize; 3]) -> Option<Vec<Vec<u8>>> {
     let size = usize::from(u16_at(header, at[1])?);
     let count = usize::from(u16_at(header, at[2])?).min(HEADERS_MAX);

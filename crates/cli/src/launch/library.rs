@@ -50,7 +50,7 @@ pub fn find() -> Result<PathBuf, Refusal> {
     )))
 }
 
-/// What LD_PRELOAD should be: the library in front of what it was.
+/// The value that LD_PRELOAD should have: the library in front of what it was.
 pub fn preloading(library: &Path, before: Option<&OsStr>) -> OsString {
     let mut value = library.as_os_str().to_owned();
     let before = before.unwrap_or_default().as_bytes();

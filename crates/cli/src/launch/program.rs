@@ -18,13 +18,13 @@ use deepheap::internal::store_location::is_accessible;
 use crate::launch::elf::{self, Elf};
 use crate::refusal::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal};
 
-/// What execvp searches if there is no PATH.
+/// The folders that execvp searches if there is no PATH.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// Scripts run by scripts run by ...: the kernel gives up after as many.
 const SCRIPT_DEPTH_MAX: usize = 5;
 /// The kernel looks no further for the interpreter of a script.
 const SCRIPT_LINE_MAX: usize = 256;
-/// What execvp has run a file that is neither ELF nor `#!`.
+/// The shell that runs a file for execvp that is neither ELF nor `#!`.
 pub const SHELL: &str = "/bin/sh";
 
 const SETUID: u32 = 0o4000;
@@ -189,7 +189,7 @@ fn not_executable(path: &Path) -> Refusal {
     Refusal::with_status(EXIT_NOT_EXECUTABLE, text)
 }
 
-/// What the kernel said, without Rust's "(os error N)".
+/// The kernel's error, without Rust's "(os error N)".
 fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     match text.split_once(" (os error") {

@@ -35,10 +35,10 @@ const TOKEN_BYTES: usize = 16;
 /// The shortest token that a file may hold.
 const TOKEN_LETTERS_MIN: usize = 16;
 
-/// What all threads share.
+/// The state that all threads share.
 struct Server {
     token: String,
-    /// What allows the page's own script to run, and no other.
+    /// The nonce that allows the page's own script to run, and no other.
     nonce: String,
     processes: Mutex<Vec<Watched>>,
     /// When a process was last looked at.

@@ -2,7 +2,7 @@
 //!
 //! The process writes one fault of 16 into a ring in its statistics page, and never looks at it
 //! again; the code is named here, by the viewer, from the files that the process has mapped. So
-//! these are the places that *touch* memory that is away, not those that allocated it: an
+//! these are the places that *touch* pages that are not mapped, not those that allocated them: an
 //! allocation site for each page would cost every program memory and time, also when nobody looks.
 //!
 //! Guarantees: bounded; recent faults count more than old ones.
@@ -16,7 +16,7 @@ use deepheap::internal::stats_page::{SHARDS, StatsPage};
 
 use crate::live::symbols::Symbols;
 
-/// What is left of a site's weight after an interval.
+/// The part of a site's weight that is left after an interval.
 const DECAY: f64 = 0.95;
 /// Sites below this weight are forgotten.
 const WEIGHT_MIN: f64 = 0.05;

@@ -59,7 +59,7 @@ impl Symbols {
         let address = segment.address.checked_add(offset - segment.offset)?;
         let after = self.functions.partition_point(|(start, _, _)| *start <= address);
         let (start, length, name) = *self.functions.get(after.checked_sub(1)?)?;
-        // What is written in assembly often has no length.
+        // A function in assembly often has no length.
         if length > 0 && address - start >= length {
             return None;
         }

@@ -21,7 +21,7 @@ pub struct Watched {
     pub pid: u32,
     /// Its name.
     pub name: String,
-    /// What it did.
+    /// Its history.
     pub history: History,
 }
 

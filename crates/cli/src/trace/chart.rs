@@ -32,7 +32,7 @@ const DARK: &str = "<style>@media (prefers-color-scheme: dark) {
 
 /// One number by RAM.
 pub struct Panel {
-    /// What the number is.
+    /// The name of the number.
     pub name: &'static str,
     /// Bytes of RAM with the number, from the least RAM to the most.
     pub line: Vec<(u64, f64)>,

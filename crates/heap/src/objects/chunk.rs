@@ -31,7 +31,7 @@ use crate::table::Saved;
 /// such a group together: all have the same shape.
 pub const PAGES_PER_GROUP: usize = 16;
 
-/// What a chunk is.
+/// The state of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum ChunkState {
@@ -143,7 +143,7 @@ impl Chunk {
         u64::from(self.blocks.load(Relaxed))
     }
 
-    /// What it is.
+    /// Its state.
     #[inline]
     pub fn state(&self) -> ChunkState {
         match self.state.load(Acquire) {

@@ -89,7 +89,7 @@ pub(crate) struct Taken {
     pub fresh: bool,
 }
 
-/// What a chunk of a loaded heap holds.
+/// The content of a chunk of a loaded heap.
 #[derive(Clone, Copy)]
 pub(crate) struct Counts {
     /// Strides with room, which are open.

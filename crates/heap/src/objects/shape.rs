@@ -97,8 +97,8 @@ impl Shape {
 }
 
 /// Objects of `bytes` bytes, a multiple of 8, that share a block of the store. The layout of a
-/// block is the store's, which the heap does not know: whoever brings the two together asserts that
-/// they agree.
+/// block is the store's, which the heap does not know: the crate that brings the two together
+/// asserts that they agree.
 pub const fn objects_per_block(bytes: usize) -> usize {
     const SHARED_BYTES: usize = 4080;
     const ENTRY_BYTES: usize = 8;

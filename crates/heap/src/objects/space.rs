@@ -30,7 +30,7 @@ pub(crate) struct ObjectSpace {
     idle: AtomicU32,
 }
 
-/// What the lock guards.
+/// The state under the lock.
 pub(crate) struct Space {
     /// Those of spans whose objects lie in lanes are the second ones.
     pub(crate) extents: [Extents; 2],

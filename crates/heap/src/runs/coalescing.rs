@@ -55,7 +55,7 @@ pub(crate) const HUGE_BODY: u32 = u32::MAX;
 /// Marks the spans of an area.
 pub(crate) const AREA_SPAN: u32 = u32::MAX - 1;
 
-/// What the lock guards, beside the tables above.
+/// The state under the lock, beside the tables above.
 #[derive(Default)]
 pub(crate) struct Spans {
     /// The first span never begun.

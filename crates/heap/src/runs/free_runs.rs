@@ -46,7 +46,7 @@ pub(crate) struct FreeRuns {
     group_top: Table<AtomicU8>,
 }
 
-/// What `search` found: `[at, at + pages)` inside the free run `[first, first + len)`.
+/// A fit that `search` found: `[at, at + pages)` inside the free run `[first, first + len)`.
 pub(crate) struct Fit {
     pub first: usize,
     pub len: usize,

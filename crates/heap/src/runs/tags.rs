@@ -28,7 +28,7 @@ use deepheap_sys::errno::Result;
 use crate::page::PAGE;
 use crate::table::{Populated, Table};
 
-/// What a run is.
+/// The state of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum RunState {

@@ -33,7 +33,7 @@ impl Heap {
     /// was handed out once will be each time that this heap is saved, until the process ends.
     ///
     /// Nothing may change meanwhile: either between `fork_prepare` and `after_fork`, or under a
-    /// lock of the caller's that every user of the heap takes. What is in a thread cache would be
+    /// lock of the caller's that every user of the heap takes. Memory in a thread cache would be
     /// lost to the loaded heap: `flush` first. A heap that ever had an area cannot be saved.
     pub fn save(&self, page: &mut dyn FnMut(u32, u32, &[u8])) {
         assert!(!self.map.runs.had_areas.load(Ordering::Relaxed), "areas are not saved");

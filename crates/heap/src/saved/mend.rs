@@ -42,7 +42,7 @@ use crate::table::Table;
 const SLABS_PER_SPAN: usize = PAGES_PER_SPAN / PAGES_PER_SLAB;
 const TAGS_PER_PAGE: usize = PAGE / size_of::<u32>();
 
-/// What could not be made anew as it was.
+/// Counts of what could not be made anew.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Mended {
     /// Spans that are one allocation each now: nothing in them can be freed by itself.

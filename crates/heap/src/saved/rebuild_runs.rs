@@ -19,7 +19,7 @@ use crate::saved::tables::{BadTables, check};
 use crate::slabs::bits::Slabs;
 use crate::slabs::size_class::{PAGES_PER_SLAB, SIZE_CLASSES};
 
-/// What the walk found.
+/// The findings of the walk.
 #[derive(Default)]
 pub(crate) struct Rebuilt {
     /// Slabs.

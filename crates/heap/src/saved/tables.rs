@@ -1,6 +1,6 @@
 //! Saved tables: which tables of a durable heap are saved, and its head page.
 //!
-//! What is not in [`TABLES`] is made anew from what is (`rebuild_runs`, `rebuild_objects`): free
+//! All else is made anew from [`TABLES`] (`rebuild_runs`, `rebuild_objects`): free
 //! runs and their bins, address sets, pools and their lists, open pages, the object map, counts.
 //! `docs/internals/on-disk-format.md` draws the list, and a test compares the two.
 //!
@@ -35,7 +35,7 @@ pub struct TableShape {
 /// Why saved tables cannot be used: what is wrong, and the number of what it is wrong with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadTables {
-    /// What is wrong, for a number to follow.
+    /// The fault, for a number to follow.
     pub what: &'static str,
     /// The number of the page, span, slab or chunk that `what` ends with.
     pub number: usize,

@@ -18,7 +18,7 @@ use crate::moves::staging::BUFFER_PAGES;
 use crate::region::Region;
 use crate::tables::streams::WINDOW_MAX;
 
-/// What is known of how a map will be used.
+/// Advice on how a map will be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
     /// Soon: read it ahead.
@@ -31,7 +31,7 @@ pub enum Advice {
     Sequential,
 }
 
-/// What a map has done, in all of its processes. The fields as in `struct dh_map_stats` of
+/// Counts of a map, in all of its processes. The fields as in `struct dh_map_stats` of
 /// deepheap.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,7 +98,7 @@ pub fn sync(address: *const u8, length: usize) -> Result<(), MapError> {
     let (region, pages) = pages_or_rest(address as usize, length)?;
     let _blocked = Blocked::all();
     let synced = region.sync(pages).map_err(MapError::Sync);
-    // What it has committed may be too much for the log.
+    // The commit may be too much for the log.
     wake_evictor(region);
     synced
 }
@@ -129,7 +129,7 @@ pub fn prefetch(address: *const u8) -> bool {
 }
 
 /// Brings the pages of these ranges of bytes into RAM, read side by side, as far as there is room.
-/// What does not come so comes when it is touched.
+/// Other pages come when they are touched.
 pub fn bring_in(addresses: impl Iterator<Item = usize>, length: usize) {
     let (mut pages, mut count) = ([0u32; BUFFER_PAGES], 0);
     let mut of: Option<&'static Region> = None;
@@ -183,7 +183,7 @@ pub fn gather_absent(addresses: &[usize], length: usize, into: &mut [u8]) -> u64
     copied
 }
 
-/// What the map of this address has done.
+/// The counts of the map of this address.
 pub fn stats(address: *const u8) -> Result<Stats, MapError> {
     let region = find(address as usize).ok_or(MapError::NotAMap)?;
     let header = region.tables.header();

@@ -40,7 +40,7 @@ const TOGETHER_MAX: usize = 64;
 /// Between two tries of a pin for which there is no room.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What pages are pinned for.
+/// The purpose of a pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PinKind {
     /// A system call of this thread: waits until there is room, which is half of the map's RAM and
@@ -67,9 +67,9 @@ fn pages_of(word: u64) -> (u32, u32) {
 }
 
 impl Region {
-    /// Has `count` pages from `first` on come, and keeps them until `unpin` of the same ones. What
-    /// cannot come is behind the end or cannot be read: then a call finds what it finds in a
-    /// mapping of the kernel's.
+    /// Has `count` pages from `first` on come, and keeps them until `unpin` of the same ones. A
+    /// page that cannot come is behind the end or cannot be read: then a call finds the same as in
+    /// a mapping of the kernel's.
     pub(crate) fn pin(&self, first: u32, count: u32, kind: PinKind) -> Result<(), TooMuch> {
         // This one, and behind it those of the thread's calls that were given back for it.
         let (mut pins, mut len) = ([word_of(first, count); TOGETHER_MAX], 1);

@@ -155,7 +155,7 @@ pub fn open(request: &Request<'_>, writes: Writes) -> Result<*mut u8, MapError> 
     Ok(start)
 }
 
-/// What the first map needs.
+/// Makes all that the first map needs.
 fn prepare() -> Result<(), MapError> {
     if ZAPPER.get().is_some() {
         return Ok(());
@@ -439,7 +439,7 @@ fn pages_from(address: usize, length: usize) -> Option<(&'static Region, u32, u3
 }
 
 /// Has the pages of a range come, and keeps them in RAM until `unpin` of the same range. Err: that
-/// would be too much; nothing is pinned. What lies in no map is nothing.
+/// would be too much; nothing is pinned. Addresses in no map count for nothing.
 pub fn pin(address: usize, length: usize, kind: PinKind) -> Result<(), TooMuch> {
     let Some((region, first, count)) = pages_from(address, length) else { return Ok(()) };
     let _blocked = Blocked::all();

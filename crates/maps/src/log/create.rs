@@ -1,7 +1,7 @@
 //! Create: a new file of a map with a log.
 //!
-//! Guarantees: it comes into being whole, or not at all, whoever makes one of the same name. Its
-//! name is not durable yet (`file`).
+//! Guarantees: it comes into being whole, or not at all, also if another process makes one of the
+//! same name. Its name is not durable yet (`file`).
 //! Never: changes a file that is there | runs in a signal handler, nor while a shard is owned: it
 //! gives it its name through `std`.
 //! Threads: one at a time in a process (`table`).

@@ -1,7 +1,7 @@
 //! File: the file of a map with a log, opened and recovered; its superblocks.
 //!
 //! Guarantees: the log is recovered once, by the first process that may write, before anybody reads
-//! a page. The name of a file that can be written is durable, whoever made it.
+//! a page. The name of a file that can be written is durable, whichever process made it.
 //! Never: changes a file that is something else.
 //! Threads: one at a time in a process (`table`); `prepare` one process at a time (the door).
 
@@ -100,7 +100,7 @@ impl LogFile {
         LogKey { id: self.shape.id, epoch: words.epoch.load(Relaxed) }
     }
 
-    /// What it is made of.
+    /// Its shape.
     pub fn shape(&self) -> &MapShape {
         &self.shape
     }

@@ -31,7 +31,7 @@ const FOLDED_FROM: u64 = 64 << 20;
 /// Pages that are folded at once: each has its own pages of the buffer, and those of its record.
 const BATCH: usize = BUFFER_PAGES / (1 + RECORD_PAGES);
 
-/// What a pass over the log has found.
+/// The findings of a pass over the log.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 struct Pass {
     folded: u64,
@@ -97,7 +97,8 @@ impl Log<'_> {
         if !frame.tail().is_empty() {
             frame.seal(None)?;
         }
-        // Whoever reads the new generation appends behind the target: the frame is ours until then.
+        // A thread that reads the new generation appends behind the target: the frame is ours until
+        // then.
         let target = frame.tail().position;
         FoldState { target: Some(target), generation: !state.generation }.store(self.words);
         Ok(target)

@@ -1,7 +1,7 @@
 //! Index: for each page of a shard that has records which the base lacks, where the last is.
 //!
-//! Guarantees: a change of a place is one store; so whoever goes on after a death finds it before
-//! or after.
+//! Guarantees: a change of a place is one store; so the process that goes on after a death finds it
+//! before or after.
 //! Never: allocates.
 //! Threads: the owner of the shard.
 
@@ -13,7 +13,7 @@ use crate::log::tables::{INDEX, LogShard, LogWords, Logged};
 const PRESSED: usize = INDEX - INDEX / 4;
 
 impl LogShard {
-    /// What the index says of a page.
+    /// The entry of the index for a page.
     pub(crate) fn logged(&self, page: u32) -> Option<Logged> {
         Some(Logged::of(self.places[self.place_of(page)?].load(Relaxed)))
     }

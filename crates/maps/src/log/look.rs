@@ -14,14 +14,14 @@ use deepheap_sys::threads::rendezvous::Rendezvous;
 use crate::error::MapError;
 use crate::region::folder;
 
-/// What a file with a log holds.
+/// The content of a file with a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// What the superblock that counts says.
+    /// The superblock that counts.
     pub superblock: MapSuperblock,
     /// Whether the other one is not whole.
     pub is_superblock_damaged: bool,
-    /// What is in the log; none while a process has the file mapped.
+    /// The content of the log; none while a process has the file mapped.
     pub survey: Option<Result<Survey, MapLogError>>,
 }
 

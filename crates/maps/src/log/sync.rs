@@ -1,6 +1,6 @@
-//! Sync: a commit of what was changed, by all processes.
+//! Sync: a commit of the changes of all processes.
 //!
-//! 1. What was changed in RAM is logged, shard by shard; what left RAM changed was logged then.
+//! 1. The changes in RAM are logged, shard by shard; pages that left RAM changed were logged then.
 //! 2. A frame says that all of it, up to itself, is committed.
 //! 3. The device makes it durable.
 //!

@@ -23,7 +23,7 @@ pub const INDEX: usize = 1024;
 /// Commits of parts that are remembered, each of another part.
 pub const PARTS: usize = 16;
 
-/// What there is once.
+/// The words that there are once.
 #[repr(C)]
 pub struct LogWords {
     /// Locks, as those of shards: of the frame, of commits, of folding.
@@ -45,7 +45,7 @@ pub struct LogWords {
     pub next_part: AtomicU32,
     /// Not 0: a sync has begun to log pages anew, and has not committed them.
     pub is_relogging: AtomicU32,
-    /// What the commits know of pages that were not written; see `tracking`.
+    /// The knowledge of commits about pages that were not written; see `tracking`.
     pub tracked: AtomicU64,
     /// Which half of the log is being made needless; see `FoldState`.
     pub fold: AtomicU64,
@@ -69,7 +69,7 @@ pub struct PartCommit {
     pub end: AtomicU64,
 }
 
-/// What a shard has beside.
+/// The further words of a shard.
 #[repr(C, align(64))]
 pub struct LogShard {
     /// Hashes of the pieces of each entry's page, as log and base have them; 0: unknown.
@@ -118,7 +118,7 @@ impl Tail {
     }
 }
 
-/// What the index says of a page.
+/// An entry of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Logged {
     /// Of the page's last record.

@@ -24,14 +24,14 @@ use deepheap_sys::memory::pinned_array::PinnedArray;
 
 use crate::log::Log;
 
-/// What a commit knows of the pages.
+/// The knowledge of a commit about the pages.
 pub(crate) struct Tracking {
     /// A bit for each page that is as it was logged, from `first` on; none: nothing is known.
     untouched: Option<PinnedArray<u64>>,
     first: u32,
-    /// What the next commit may rely on, if this one has looked at all pages.
+    /// The token for the next commit, if this one has looked at all pages.
     token: u64,
-    /// What the one before has left.
+    /// The token of the one before.
     before: u64,
 }
 

@@ -173,7 +173,7 @@ impl Owned<'_> {
 
     /// Moves the pages that can be evicted to the front; answers how many there are. A page without
     /// memory was dropped by the program (MADV_REMOVE), and its entry ends. A process that cannot
-    /// write leaves changed pages to those who can.
+    /// write leaves changed pages to those that can.
     fn choose(&self, pipe: usize, victims: &mut [u32]) -> usize {
         let can_write = self.region.backing.can_write();
         let slot = self.region.tables.slot(pipe);

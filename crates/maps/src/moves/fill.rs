@@ -398,7 +398,7 @@ pub fn prepare_rings() {
 /// The child has one thread, which is here.
 pub unsafe fn forget_rings() {
     for place in &RING_POOL {
-        // SAFETY: whoever held it is not in this process.
+        // SAFETY: the thread that held it is not in this process.
         unsafe { place.force_unlock() };
         // The memory of a ring is shared with the parent: dropping it only unmaps and closes.
         *place.lock() = None;

@@ -1,7 +1,7 @@
 //! Gather: rows of bytes from all over a map come side by side.
 //!
-//! A row whose page is in RAM is left to the caller, who copies it from there. The page of another
-//! one is read, and the row is copied out of what was read. Whether the page takes RAM then is
+//! A row whose page is in RAM is left to the caller, which copies it from there. The page of
+//! another one is read, and the row is copied out of the buffer. Whether the page takes RAM then is
 //! asked for itself: it does while there is RAM to spare, and if it was read lately, as far as the
 //! evictor keeps room. So a list that is gathered once costs others no page of theirs, and what
 //! comes again and again is in RAM.

@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Tries; then the process ends, and another one goes on.
 const TRIES: u32 = 2000;
 
-/// What an eviction did.
+/// The outcome of an eviction.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Settled {
     /// Pages that left RAM.

@@ -20,7 +20,7 @@ use deepheap_sys::threads::thread;
 
 /// Pages of a buffer.
 pub const BUFFER_PAGES: usize = 64;
-/// Pages beside them, for what is read on the way.
+/// Pages beside them, for pages that are read along.
 pub const SCRATCH_PAGES: usize = 2;
 const ALL_PAGES: usize = BUFFER_PAGES + SCRATCH_PAGES;
 /// Buffers of the process: reads under way at a time.

@@ -14,7 +14,7 @@ use deepheap_sys::threads::lock::Lock;
 
 use crate::tables::control::PIPES;
 
-/// As many as there are pipes: evictions at a time of one map.
+/// One for each pipe: evictions at a time of one map.
 static WRITERS: [Lock<Option<JointWriter>>; PIPES] = [const { Lock::new(None) }; PIPES];
 
 /// Uses a free writer. None: there is none, or this process may have none.
@@ -32,7 +32,7 @@ pub fn with_writer<T>(act: impl FnOnce(&mut JointWriter) -> T) -> Option<T> {
 /// The child has one thread, which is here.
 pub unsafe fn forget_writers() {
     for place in &WRITERS {
-        // SAFETY: whoever held it is not in this process.
+        // SAFETY: the thread that held it is not in this process.
         unsafe { place.force_unlock() };
         if let Some(writer) = place.lock().take() {
             writer.forget();

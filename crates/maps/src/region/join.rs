@@ -45,7 +45,7 @@ pub const PAGES_MAX: u64 = u32::MAX as u64 - 1;
 const PAUSE: Duration = Duration::from_millis(1);
 const TRIES: u32 = 1000;
 
-/// What to map.
+/// The file to map, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The file.

@@ -1,6 +1,6 @@
 //! Resize: a mapped file becomes longer or shorter, for all of its processes.
 //!
-//! How long the file is stands in the header, and every fault, eviction and sync looks there. A
+//! The header has the length of the file, and every fault, eviction and sync looks there. A
 //! shorter file is made so in three steps: the new length is noted; every shard is owned once, and
 //! its pages behind the end leave RAM, unwritten; the file is cut. A thread that had taken the old
 //! length while owning a shard has ended before the file is cut, so nobody writes behind its new

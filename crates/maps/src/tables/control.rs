@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A page of the file belongs to a chunk of 16, a chunk by its hash to a shard. A shard has a lock,
-//! an entry for each of its pages that is in RAM, and a journal of the eviction under way. What is
-//! in RAM decides how large all of it is; nothing here grows with the file.
+//! an entry for each of its pages that is in RAM, and a journal of the eviction under way. The
+//! number of pages in RAM decides how large all of it is; nothing here grows with the file.
 //!
 //! Guarantees: every word is an atomic, for a process may die between any two stores.
 //! Never: decides anything; knows who may change what (`member`).
@@ -25,7 +25,7 @@ use deepheap_sys::threads::rendezvous::Rendezvous;
 pub use crate::log::tables::ENTRIES;
 use crate::log::tables::{LogShard, LogWords};
 
-/// What the file begins with.
+/// The first word of the file.
 pub const MAGIC: u64 = 0x3150_414D_4850_4544; // "DEPHMAP1"
 /// Changes with the layout.
 pub const VERSION: u32 = 4;
@@ -50,7 +50,7 @@ pub const PATH_BYTES: usize = 1024;
 /// The least budget: a few shards and their tables.
 pub const BUDGET_MIN: u64 = 2 << 20;
 
-/// What there is once.
+/// The words that there are once.
 #[repr(C, align(4096))]
 pub struct Header {
     pub magic: AtomicU64,
@@ -65,7 +65,7 @@ pub struct Header {
     pub memory_inode: AtomicU64,
     pub pipe_device: AtomicU64,
     pub pipe_inodes: [AtomicU64; PIPES],
-    /// What hashes of pages and chunks begin with.
+    /// The seed of hashes of pages and chunks.
     pub seed: AtomicU64,
     /// Bytes of RAM that all of it may take, and how many pages that are.
     pub budget_bytes: AtomicU64,
@@ -90,7 +90,7 @@ pub struct Header {
     pub path: [AtomicU8; PATH_BYTES],
 }
 
-/// What all processes did.
+/// Counts of all processes.
 #[repr(C)]
 pub struct Counts {
     pub faults: AtomicU64,
@@ -295,12 +295,12 @@ impl Control {
         Writes::of(self.header()) == Writes::Log
     }
 
-    /// What a map with a log has once.
+    /// The words that a map with a log has once.
     pub fn log_words(&self) -> Option<&LogWords> {
         self.has_log().then_some(&self.header().log)
     }
 
-    /// What a shard of a map with a log has beside.
+    /// The further words of a shard of a map with a log.
     pub fn log_shard(&self, index: u32) -> Option<&LogShard> {
         assert!(index < self.shards, "a shard of the map");
         let at = log_at(self.shards) + FRAME_BYTES;

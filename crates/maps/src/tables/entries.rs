@@ -30,7 +30,7 @@ impl Shard {
         self.pages[entry].load(Relaxed).checked_sub(1)
     }
 
-    /// What the file has of an entry's page.
+    /// The hash of an entry's page as the file has it.
     pub(crate) fn hash(&self, entry: usize) -> Hash {
         let [low, high] = &self.hashes[entry];
         Hash(low.load(Relaxed), high.load(Relaxed))

@@ -16,7 +16,7 @@ use crate::ahead::window::Window;
 use crate::tier::Tier;
 
 const WINDOW: usize = WINDOW_MAX as usize;
-/// What scans ask for ahead takes at most this part of the page buffer.
+/// Pages that scans ask for ahead take at most this part of the page buffer.
 const AHEAD_PART: usize = 16;
 
 /// A thread that has faulted.
@@ -27,8 +27,8 @@ pub(crate) struct Asker<'a> {
 }
 
 impl Asker<'_> {
-    /// For a fault on a page that a fetcher left in the cache as the mark of a stretch: the scan
-    /// has come so far, so it asks for the next stretches that were not asked for yet.
+    /// For a fault on a page that a fetcher left in the cache as the mark of a window: the scan has
+    /// come so far, so it asks for the next windows that were not asked for yet.
     pub(crate) fn go_on_ahead(&self, page: PageNo, sequences: &mut Sequences) {
         let sequence = sequences.of(page.0);
         if let Some((from, direction)) = sequence.asked_until(page.0) {
@@ -90,7 +90,7 @@ impl Asker<'_> {
         true
     }
 
-    /// Asks for the stretches after the window of a scan, from the page `from` on; `scans` scans of
+    /// Asks for the windows after that of a scan, from the page `from` on; `scans` scans of
     /// the thread do that. Returns the first page that was not asked for.
     pub(crate) fn ask_ahead(&self, window: Window, from: PageNo, scans: usize) -> PageNo {
         let fit = self.residency.frames.page_buffer.limit() / (AHEAD_PART * WINDOW * scans.max(1));

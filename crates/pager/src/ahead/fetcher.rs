@@ -1,6 +1,6 @@
-//! Fetcher: a worker that reads what will be wanted soon (`prefetch`).
+//! Fetcher: a worker that reads objects that will be wanted soon (`prefetch`).
 //!
-//! The first object of a stretch goes into the object cache, as a mark: the fault on it is cheap,
+//! The first object of a window goes into the object cache, as a mark: the fault on it is cheap,
 //! and shows that the scan has come so far.
 //!
 //! Guarantees: an object that a fetcher brings is owned like any other arriving object: a thread

@@ -1,7 +1,7 @@
 //! Prefetch: the queues of objects that were asked for because they will be wanted soon.
 //!
-//! There are four: stretches of a scan, which go into the page buffer; objects that the program
-//! named, or that a walk in equal steps comes to; objects that a trail comes to; and pages whose
+//! There are four: windows of a scan, which go into the page buffer; objects that the program
+//! named, or that equal steps lead to; objects that a trail comes to; and pages whose
 //! neighbours are wanted. The last three go into the object cache.
 //!
 //! Guarantees: bounded; a request that finds no room in its queue is dropped, which costs only
@@ -59,7 +59,7 @@ impl<T: Copy, const N: usize> Queue<T, N> {
     }
 }
 
-/// What was asked for.
+/// Requests to fetch ahead.
 pub(crate) struct Prefetch {
     pub(crate) stretches: Lock<Queue<Window, STRETCHES>>,
     pub(crate) objects: Lock<Queue<PageNo, OBJECTS>>,
@@ -85,7 +85,7 @@ impl Prefetch {
         }
     }
 
-    /// Asks for the stretch of a scan that begins with `page`; true if it found room in the queue.
+    /// Asks for the window of a scan that begins with `page`; true if it found room in the queue.
     pub(crate) fn ask_for(&self, page: PageNo, direction: Direction) -> bool {
         let asked = self.stretches.lock().push(Window::stretch(page, direction));
         if asked {

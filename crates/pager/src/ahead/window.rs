@@ -17,7 +17,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// What to fetch for a fault on `page`, as its sequence says.
+    /// The pages to fetch for a fault on `page`, as its sequence says.
     pub(crate) fn of(page: PageNo, sequence: Sequence) -> Window {
         let (count, direction) = sequence.window(page.0);
         Window { page, direction, count: count as usize }.within_span()

@@ -21,8 +21,8 @@ use deepheap_sys::memory::padded::Padded;
 const FAULT: Believed = Believed { first_ns: 8_000, least_ns: 500, most_ns: 100_000 };
 const EVICTION: Believed = Believed { first_ns: 1_500, least_ns: 100, most_ns: 100_000 };
 const READ: Believed = Believed { first_ns: 40_000, least_ns: 500, most_ns: 50_000_000 };
-/// What a fault costs outside the handler, where it is not measured: the kernel delivers the signal
-/// and returns from it.
+/// The cost of a fault outside the handler, where it is not measured: the kernel delivers the
+/// signal and returns from it.
 const SIGNAL_NS: u64 = 1_500;
 /// As far from now as an epoch in eight bits can be.
 const LONG_AGO: u8 = 128;
@@ -43,7 +43,7 @@ const EVICTIONS: usize = FAULTS + 2;
 const READS: usize = EVICTIONS + 2;
 const COUNTERS: usize = READS + 2;
 
-/// A cost, smoothed; changed by whoever decides.
+/// A cost, smoothed; only the deciding thread changes it.
 struct Cost {
     ns: AtomicU64,
     believed: Believed,
@@ -67,11 +67,11 @@ impl Cost {
 pub(crate) struct Shares {
     /// The page buffer at its limit, page tables included.
     pub(crate) page_buffer_bytes: usize,
-    /// What the objects that the ghost knows of would take if they were cached.
+    /// Bytes that the objects in the ghost would take if they were cached.
     pub(crate) ghost_bytes: usize,
 }
 
-/// What was counted since the last decision.
+/// Counts since the last decision.
 pub(crate) struct Balancer {
     counters: Counters<COUNTERS>,
     fault: Cost,
@@ -83,7 +83,7 @@ pub(crate) struct Balancer {
     epoch: AtomicUsize,
     /// Pages that left it in this epoch. Changes often; the rest beside it is only read.
     left: Padded<AtomicUsize>,
-    /// Objects that left the cache for the store lately. Changed by whoever decides.
+    /// Objects that left the cache for the store lately. Only the deciding thread changes them.
     departed: AtomicU64,
     /// The page buffer's share of what the tables leave, in 65536ths.
     part: AtomicUsize,

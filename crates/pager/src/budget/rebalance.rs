@@ -52,7 +52,7 @@ fn table_limit(budget: usize, others: usize) -> usize {
 }
 
 impl Pager {
-    /// What the budget is used for at this instant.
+    /// The uses of the budget at this instant.
     pub fn usage(&self) -> Usage {
         let object_pages = self.budget.bytes() / PAGE;
         Usage {
@@ -114,12 +114,12 @@ impl Pager {
         Self::BYTES_PER_PAGE - ObjectTable::BYTES_PER_PAGE + self.table_bytes_per_page()
     }
 
-    /// What the object table takes for a page, if it cannot leave RAM.
+    /// Bytes that the object table takes for a page, if it cannot leave RAM.
     fn table_bytes_per_page(&self) -> usize {
         if self.residency.ownership.table.can_leave() { 0 } else { ObjectTable::BYTES_PER_PAGE }
     }
 
-    /// What of the overhead cannot be less.
+    /// The part of the overhead that cannot shrink.
     fn least_overhead(&self, usage: &Usage) -> usize {
         match self.residency.ownership.table.can_leave() {
             true => {
@@ -198,15 +198,15 @@ impl Pager {
         self.rebalance();
     }
 
-    /// Has no more used than so many bytes from now on, or than the budget if that is less. What is
-    /// used follows with the next `rebalance`s and evictions. Promises are made by the budget all
+    /// Lets no more be used than so many bytes from now on, or than the budget if that is less. The
+    /// use follows with the next `rebalance`s and evictions. Promises are made by the budget all
     /// the same: it is there when it is needed.
     pub fn set_target(&self, bytes: usize) {
         self.budget.set_target(bytes);
     }
 
-    /// Pages by which the target could be lower before more pages would have to leave reach or RAM.
-    /// A snapshot.
+    /// Pages by which the target could be lower before more pages would have to leave the page
+    /// buffer or RAM. A snapshot.
     pub fn idle_pages(&self) -> usize {
         let part = self.balancer.part();
         let reach = self.residency.frames.page_buffer.idle() << 16;

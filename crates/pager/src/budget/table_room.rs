@@ -4,8 +4,8 @@
 //! leave, objects leave RAM first, the oldest of the cache. With an object here and one there, few
 //! objects stay in RAM; such a program is slow, but it goes on within its budget.
 //!
-//! Guarantees: whoever brings pages of the table makes room for as many, sooner or later, while
-//! objects and pages can be written.
+//! Guarantees: a thread that brings pages of the table makes room for as many, sooner or later,
+//! while objects and pages can be written.
 //! Never: allocates; is called by a thread that owns an object.
 //! Threads: faulting ones in their handler, callers of `access`, and workers.
 
@@ -30,7 +30,7 @@ impl Pager {
         self.residency.ownership.table.add_file(self.residency.store.table_file(device));
     }
 
-    /// What pages of the object table went in and out.
+    /// The pages of the object table that came and left.
     pub fn table_traffic(&self) -> TableTraffic {
         self.residency.ownership.table.traffic()
     }
@@ -66,7 +66,7 @@ impl Pager {
             if left > 0 || !self.has_table_excess() {
                 return true;
             }
-            // What cannot be written stays, and so does its page of the table.
+            // An object that cannot be written stays, and so does its page of the table.
             match self.reclaim_objects(OBJECTS, moves) {
                 Ok(false) | Err(_) => return false,
                 Ok(true) => {}

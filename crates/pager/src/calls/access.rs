@@ -40,7 +40,7 @@ pub(crate) const RECLAIM_OBJECTS: usize = 64;
 
 const _: () = assert!(CALL_PIECES <= Pieces::BITS as usize);
 
-/// What to do with the bytes of a piece.
+/// The work on the bytes of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// From the object to the buffer.
@@ -252,7 +252,7 @@ impl Pager {
         match self.residency.ownership.place(page) {
             Place::Zero => operation == Operation::Write,
             Place::Stored(_) => true,
-            // What is written lies there as it is. The descriptor may be another object's by now:
+            // A written object lies there as it is. The descriptor may be another object's by now:
             // a hint.
             Place::Cached(id) => {
                 operation == Operation::Write
@@ -410,7 +410,7 @@ impl Pager {
         Ok(Progress::Done)
     }
 
-    /// Claims a stored object for reading. What is written as a whole is not read.
+    /// Claims a stored object for reading. An object that is written as a whole is not read.
     fn begin_stored(
         &self,
         call: &mut Call<'_>,
@@ -492,7 +492,7 @@ impl Pager {
         at: usize,
         landed: Landed<'_>,
     ) -> Result<(), StoreError> {
-        // What is only fetched stays compressed, in a slot of that size.
+        // An object that is only fetched stays compressed, in a slot of that size.
         if let Landed::Compressed(bytes) = landed
             && let Operation::Fetch(_) = call.operation
             && let Some(slot) = self.residency.cache.take_compressed(bytes)
@@ -554,7 +554,7 @@ impl Pager {
         self.residency.to_cached(owned, slot);
     }
 
-    /// Does the piece in the slot of the owned object, which begins at `object`. What is written
+    /// Does the piece in the slot of the owned object, which begins at `object`. A written object
     /// counts as changed: the hash that would show whether it is costs more than most writes.
     fn copy_in_slot(&self, call: &Call<'_>, index: usize, owned: &Owned, object: *mut u8) {
         self.copy_piece(call, index, object);

@@ -3,7 +3,7 @@
 //! A read copies the bytes out of the object's slot and looks afterwards whether the object was
 //! there all the time. A write makes the object anew, in a slot that its thread keeps for that, and
 //! exchanges the slots by one compare-exchange; the old slot is its next spare. An object of the
-//! page buffer is left to the caller, who reaches it as pointers do.
+//! page buffer is left to the caller, which reaches it as pointers do.
 //!
 //! ```text
 //!   read     entry ► word ► entry ► copy from the slot ────────────────► word: the same?
@@ -16,14 +16,15 @@
 //!
 //! Guarantees: what a read returns was the object's at one instant (`is_current` has the argument);
 //! a write is seen whole or not at all, and is lost by nobody: it comes before or after any owner's
-//! claim. Neither holds for what is `Mapped`: there the caller copies as memcpy(3) does, which is
-//! all that the header promises. No system call, no lock, and no store to a line that other threads
-//! read, but for the object that is written, and a count of touches that ends at three.
+//! claim. Neither holds for an object that is `Mapped`: there the caller copies as memcpy(3) does,
+//! which is all that the header promises. No system call, no lock, and no store to a line that
+//! other threads read, but for the object that is written, and a count of touches that ends at
+//! three.
 //! Never: allocates, waits, owns an object. May fault, on the program's bytes only.
-//! Threads: any, outside the fault path and outside the gate. What the gate keeps out is a change
-//! of what is in RAM while a cut is made: a clean object refuses here. A changed one does if there
-//! is a cut when its bytes have been copied. If the cut begins only then, the write may belong to
-//! it: all that the write was made from came before the cut.
+//! Threads: any, outside the fault path and outside the gate. The gate would keep out changes of
+//! objects in RAM during a cut. In its place a clean object refuses here. A changed one does if
+//! there is a cut when its bytes have been copied. If the cut begins only then, the write may
+//! belong to it: all that the write was made from came before the cut.
 
 use deepheap_policy::replacement;
 use deepheap_residency::ownership::{Descriptor, Flag, Glimpse, Seen, UNKNOWN_HASH};
@@ -37,7 +38,7 @@ use crate::pager::Pager;
 /// How often an access that found the object changed begins anew.
 const TRIES: usize = 4;
 
-/// What became of a direct access.
+/// The outcome of a direct access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direct {
     /// It is done.

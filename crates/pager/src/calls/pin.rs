@@ -153,7 +153,7 @@ impl Pager {
         let (mut page, end) = (run.first.0 as usize, run.first.0 as usize + run.pages);
         while let Some(next) = self.residency.ownership.table.next_object(page, end) {
             if let Found::Resident(seen) = self.residency.ownership.look(PageNo(next as u32)) {
-                // What is refused is mapped over by the program, and its own.
+                // Where it is refused, the program has mapped something of its own.
                 let _ = self.put_zeros(PageNo(next as u32), seen);
             }
             page = next + 1;

@@ -1,9 +1,9 @@
 //! Pins: how many there are, and of which pages some could not be made and have not ended yet.
 //!
-//! Whoever pins a range ends the pins of the whole range later, and does not know which of its
-//! pages could not be pinned. So such a pin is counted here. An unpin of a page first ends a pin
-//! that is counted here, whoever asked for it: what is counted here and at the descriptor is
-//! together what has not ended, and so the descriptor never counts too few.
+//! A caller that pins a range ends the pins of the whole range later, and does not know which of
+//! its pages could not be pinned. So such a pin is counted here. An unpin of a page first ends a
+//! pin that is counted here, of any caller: the counts here and at the descriptor together are the
+//! pins that have not ended, and so the descriptor never counts too few.
 //!
 //! Guarantees: `end` answers true once for each `note` of the page.
 //! Never: allocates, blocks. Its table takes RAM only where a pin was refused.

@@ -16,11 +16,11 @@
 //! copied a block with the copy. So at its end the backing block of every object holds what the
 //! object was at the instant, whatever the object is by then.
 //!
-//! What the argument in `checkpoint` needs still holds: a write to a page comes before the page is
-//! protected, and belongs to the cut; or after all pages were, and after this object was captured,
-//! and does not. A thread that has made a write that does not, and goes on, can only make more of
-//! that kind: other pages are protected as well, the gate is closed, and writes past the mapping
-//! look whether there is a cut (`direct`).
+//! The premise of the argument in `checkpoint` still holds: a write to a page comes before the page
+//! is protected, and belongs to the cut; or after all pages were, and after this object was
+//! captured, and does not. A thread that has made a write that does not, and goes on, can only make
+//! more of that kind: other pages are protected as well, the gate is closed, and writes past the
+//! mapping look whether there is a cut (`direct`).
 //!
 //! Only resident objects are captured: others cannot be reached while the gate is closed. Threads
 //! that fault on them, allocate or free wait for the end of the cut.
@@ -52,7 +52,7 @@ const FREE: u32 = u32::MAX;
 /// A thread has it, and has not filled it.
 const TAKEN: u32 = u32::MAX - 1;
 
-/// What lets writers go on during a cut.
+/// The state by which writers go on during a cut.
 pub(crate) struct Capture {
     /// `IDLE -> STOPPED [stop] -> OPEN [open] -> IDLE [close]`, or back from `STOPPED` at once.
     phase: AtomicU32,

@@ -13,7 +13,7 @@ use deepheap_sys::memory::page_extractor::{BATCH_MAX, PageExtractor, Taken, Vict
 use crate::PAGE;
 use crate::reclaim::packer::Packer;
 
-/// What the kernel keeps for a pipe of `BATCH_MAX` pages, bytes; measured.
+/// Bytes that the kernel keeps for a pipe of `BATCH_MAX` pages; measured.
 const PIPE_BYTES: usize = 18 << 10;
 
 /// RAM that a context and its packer take, bytes. The pages in the pipe count in the page buffer
@@ -24,7 +24,7 @@ pub(crate) const CONTEXT_BYTES: usize =
 /// Pages that a faulting thread evicts at a time, at most.
 pub(crate) const DIRECT_PAGES: usize = BATCH_MAX / 4;
 
-/// What one eviction needs: a pipe and its lists. One thread at a time.
+/// The memory of one eviction: a pipe and its lists. One thread at a time.
 pub(crate) struct EvictionContext {
     pub(crate) extractor: PageExtractor,
     /// How many unevictable pages the next batch tries again: more of them while they can be
@@ -45,7 +45,7 @@ pub(crate) struct EvictionContext {
     /// Cache slots of a page each, free: pages are taken out into them (`press`).
     landing: [u32; BATCH_MAX],
     landings: usize,
-    /// What a page takes in the cache, bytes: a moving average.
+    /// Bytes that a page takes in the cache: a moving average.
     expected: usize,
 }
 
@@ -100,7 +100,7 @@ impl EvictionContext {
         had_some
     }
 
-    /// What a page will take in the cache, bytes.
+    /// Bytes that a page will take in the cache.
     pub(crate) fn expected(&self) -> usize {
         self.expected
     }

@@ -14,8 +14,8 @@
 //!                                 └── freed, moved, reclaimed: as any cached object
 //! ```
 //!
-//! Between publication and compression the object is as any other of the cache. What may have
-//! happened when it is claimed again:
+//! Between publication and compression the object is as any other of the cache. When it is claimed
+//! again, this may have happened:
 //!
 //! - A fault or a free took it: the entry is no longer `Cached` with this descriptor, and the claim
 //!   fails. If the descriptor serves another cached page by now, that one is compressed instead.

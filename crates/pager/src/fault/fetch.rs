@@ -26,7 +26,7 @@ use crate::pager::Pager;
 
 const WINDOW: usize = WINDOW_MAX as usize;
 
-/// What a fetch brought.
+/// The pages that a fetch brought.
 #[derive(Clone, Copy)]
 pub(crate) struct Brought {
     /// How many pages are in DRAM now, the window's first one among them.

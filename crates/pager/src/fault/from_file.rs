@@ -106,7 +106,7 @@ impl Pager {
         sequences: &mut Sequences,
         reserved: &mut Reserved<'_>,
     ) -> Result<Option<FaultReport>, FaultError> {
-        // What comes behind its end may be another file's.
+        // The pages behind its end may be another file's.
         let most = || upwards(page, sequences).min(self.sources.pages_from(page));
         let owned = self.claim_run(page, true, reserved, most)?;
         let Some(mut owned) = owned else { return Ok(None) };

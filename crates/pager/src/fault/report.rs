@@ -6,7 +6,7 @@ use deepheap_sys::errno::Errno;
 
 use crate::moves::Moves;
 
-/// What kind of fault it was.
+/// The kind of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultKind {
     /// The object was zero: a page of zeros was installed.
@@ -19,7 +19,7 @@ pub enum FaultKind {
     Waited,
 }
 
-/// What a fault did.
+/// The outcome of a fault.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultReport {
     /// The kind.
@@ -28,7 +28,7 @@ pub struct FaultReport {
     pub ahead: u32,
     /// How many pages from it on were looked at, in a scan downwards as a negative number.
     pub passed: i16,
-    /// What the thread evicted itself to make room.
+    /// The thread's own evictions, to make room.
     pub moves: Moves,
     /// The page was found present, although the thread has faulted on it twice in a row.
     pub is_present: bool,

@@ -1,8 +1,8 @@
 //! Sources: files that pages have their first bytes from, until the program has changed them.
 //!
 //! A page of a range with a source is *the file's* as long as it is `Zero` and was not taken: a
-//! first touch reads it from the file, and takes it. What is taken is memory like any other. If a
-//! page leaves RAM as it came, it is given back to the file: no store keeps it.
+//! first touch reads it from the file, and takes it. A taken page is memory like any other. If a
+//! page leaves RAM unchanged, it is the file's again: no store keeps it.
 //!
 //! | taken | copy | means |
 //! |---|---|---|

@@ -256,7 +256,7 @@ impl Pager {
         self.each_window(lanes, |first, pages| self.residency.frames.register_shared(first, pages))
     }
 
-    /// Calls `act` with each stretch of pages of windows that are not exiled.
+    /// Calls `act` with each range of pages of windows that are not exiled.
     fn each_window(
         &self,
         lanes: &Lanes,

@@ -49,7 +49,7 @@ const EXILED_MAX: usize = 8192;
 
 /// The result of one try.
 enum Step {
-    /// The object is in reach.
+    /// The object is mapped.
     Served(FaultKind),
     /// The page is resident: whether it was mapped already.
     Waited { is_present: bool },

@@ -13,7 +13,7 @@ use deepheap_sys::memory::page_extractor::BATCH_MAX;
 
 use crate::PAGE;
 
-/// What reclaim needs for a batch, and a checkpoint: too large for a signal handler's stack.
+/// The memory of reclaim for a batch, and of a checkpoint: too large for a signal handler's stack.
 pub(crate) struct Packer {
     pub(crate) packing: Packing<BATCH_MAX>,
     /// The objects that are to leave. Those from `BATCH_MAX` on were added because they come next
@@ -100,7 +100,7 @@ fn at(content: Content) -> usize {
 pub(crate) struct Builder<'b> {
     block: PackedBlock<'b>,
     content: Content,
-    /// What its objects cost together, units.
+    /// The cost of its objects together, units.
     cost: u32,
 }
 

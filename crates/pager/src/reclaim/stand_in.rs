@@ -1,8 +1,8 @@
-//! Stand-in: what threads of the program do for workers that are not there.
+//! Stand-in: threads of the program do the work of workers that are not there.
 //!
 //! A forked child has no workers at first, and a limit on processes may leave it without them. A
 //! thread at the ceiling evicts by itself (`room`), and one that finds no buffer in the log writes
-//! the sealed ones (`Store::writer`). What is left is here: a thread that finds no room in the log
+//! the sealed ones (`Store::writer`). The rest is here: a thread that finds no room in the log
 //! collects, and one that has evicted moves the limits, as the evictor does.
 //!
 //! Guarantees: with nobody but itself a thread finds the room that it finds with all workers.
@@ -42,7 +42,8 @@ extern "C" fn collect(argument: *mut c_void) {
     let Ok(mut segment) = PinnedArray::<u8>::new(step.pager.residency.store.segment_bytes()) else {
         return;
     };
-    // What cannot be collected now is tried again; the store knows when nothing can be won.
+    // A segment that cannot be collected now is tried again; the store knows when nothing can be
+    // won.
     step.has_collected =
         matches!(step.pager.collect(&step.pager.residency.store, &mut segment), Ok(true));
 }

@@ -1,4 +1,4 @@
-//! Kept slots: what the object cache keeps without an object gives way to who needs a slot.
+//! Kept slots: slots that the object cache keeps without an object go to threads that need one.
 
 use super::{Kind, World};
 use crate::PAGE;

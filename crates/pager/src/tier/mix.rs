@@ -63,7 +63,7 @@ impl TierMix {
         }
     }
 
-    /// What the policy decides by, if reads of the second tier take so long.
+    /// The numbers for the policy, if reads of the second tier take so long.
     pub(crate) fn seen(&self, disk_ns: u64) -> Seen {
         Seen { disk_ns, page_ns: self.page_ns.get() }
     }

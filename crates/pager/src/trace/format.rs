@@ -1,7 +1,7 @@
 //! Trace format: the bytes of a trace file, `docs/internals/trace-format.md`.
 //!
 //! Guarantees: a reader believes nothing: any bytes give a trace or a reason, and take no more
-//! memory than a few times their own. What a killed program left unfinished ends the trace.
+//! memory than a few times their own. A chunk that a killed program left unfinished ends the trace.
 //! Never: does I/O.
 //! Threads: plain functions.
 
@@ -25,7 +25,7 @@ const VARINT_BYTES_MAX: usize = 10;
 /// The largest chunk, bytes of records.
 const CHUNK_BYTES_MAX: usize = 1 << 20;
 
-/// What is known of a traced program before its first record.
+/// The facts about a traced program before its first record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     /// Its process.
@@ -186,7 +186,7 @@ pub struct Traced {
     pub record: Record,
 }
 
-/// What a file tells.
+/// The content of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Trace {
     /// The program.

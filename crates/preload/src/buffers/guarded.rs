@@ -13,7 +13,7 @@ use core::ffi::c_int;
 use crate::buffers::pins::Pins;
 use crate::seam;
 
-/// What a libc function returns, and how it says EFAULT.
+/// The result of a libc function, and how it says EFAULT.
 pub trait Outcome: Copy {
     /// Whether this is a failure with EFAULT.
     fn is_fault(self) -> bool;

@@ -13,8 +13,8 @@ use deepheap::internal::Hold;
 pub const PAGE: usize = 4096;
 /// The most bytes of one buffer that are pinned at a time.
 pub const PINNED_MAX: usize = 1 << 20;
-/// What `some_bytes` pins however much is pinned: more than the bytes of a write that a pipe takes
-/// as a whole, and than what a terminal answers at a time.
+/// The bytes that `some_bytes` pins however much is pinned: more than the bytes of a write that a
+/// pipe takes as a whole, and than what a terminal answers at a time.
 pub const PINNED_LEAST: usize = 8192;
 /// The longest string that is pinned whole: what `execve` takes as one argument.
 const TEXT_PAGES: usize = 32;

@@ -50,7 +50,7 @@ pub enum Direction {
     Write,
 }
 
-/// What a descriptor does with a transfer that stops in the middle.
+/// The treatment of a transfer that stops in the middle, by descriptor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Nature {
     /// A file or block device: a short count means the end.
@@ -92,7 +92,7 @@ impl Nature {
     }
 }
 
-/// What the kernel says of a descriptor.
+/// The status of a descriptor, from the kernel.
 pub fn status_of(descriptor: c_int) -> Option<libc::stat> {
     let mut status = MaybeUninit::<libc::stat>::zeroed();
     let fstat = real!(fstat: fn(c_int, *mut libc::stat) -> c_int);
@@ -152,7 +152,7 @@ pub fn drive(
     piece: &dyn Fn(usize, usize) -> (usize, ssize_t),
 ) -> ssize_t {
     let is_new = done == 0;
-    // What is small is pinned at once, without asking what the descriptor is.
+    // A small transfer is pinned at once, without asking what the descriptor is.
     if is_new && (len <= PINNED_LEAST || direction == Direction::Peek) {
         return piece(0, usize::MAX).1;
     }
@@ -261,7 +261,7 @@ fn managed(
     })
 }
 
-/// What the flags of a receiving call ask for.
+/// The direction that the flags of a receiving call ask for.
 pub fn receiving(flags: c_int) -> Direction {
     if flags & libc::MSG_PEEK != 0 {
         Direction::Peek

@@ -1,6 +1,6 @@
 //! Aliases: further names under which libc exports a wrapped function.
 //!
-//! Guarantees: each is the wrapper of the other name, for whoever calls it.
+//! Guarantees: each is the wrapper of the other name, for every caller.
 //! Threads: any.
 
 use crate::calls::{

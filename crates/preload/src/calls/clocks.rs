@@ -1,6 +1,6 @@
 //! Clocks: time, sleeping and timers.
 //!
-//! Guarantees: as `calls` says of each row. What remains of an interrupted sleep is never lost.
+//! Guarantees: as `calls` says of each row. The rest of an interrupted sleep is never lost.
 //! Threads: any.
 
 use core::ffi::{c_int, c_void};

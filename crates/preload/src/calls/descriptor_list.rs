@@ -3,7 +3,7 @@
 //! Guarantees: `readdir` and its kin leave our descriptors out of the folders that list those of
 //! this process; every other folder is told as it is.
 //! Never: allocates, changes errno by itself. Another entry costs a look at its first letter.
-//! `getdents64` tells all: it is for who closes what it finds, and ours are not closed.
+//! `getdents64` tells all: its callers close what they find, and ours are not closed.
 //! Threads: any; a folder is read by one at a time, as libc demands.
 
 use core::ffi::{CStr, c_char, c_int};

@@ -27,7 +27,7 @@ calls! {
     fn closefrom(first: c_int) -> () = program(closefrom_of_program);
 }
 
-/// What the program is told that copies a descriptor to another number, if one of them is ours.
+/// The error for a program that copies a descriptor to another number, if one of them is ours.
 fn refused_to_replace(old: c_int, new: c_int) -> Option<c_int> {
     let is_taken = || deepheap::internal::is_own_descriptor(new).then(|| refused(libc::EBUSY));
     refused_if_own(old).or_else(is_taken)
@@ -36,7 +36,7 @@ fn refused_to_replace(old: c_int, new: c_int) -> Option<c_int> {
 /// Where our descriptors can be; above that none is known.
 const KNOWN_MAX: c_uint = 65_536;
 
-/// `close_range` as the program means it: `real` closes the stretches between ours.
+/// `close_range` as the program means it: `real` closes the ranges between ours.
 fn close_around_ours(first: c_uint, last: c_uint, real: impl Fn(c_uint, c_uint) -> c_int) -> c_int {
     if first > last {
         // libc says what is wrong with them.

@@ -19,7 +19,7 @@ use crate::calls::variadic::{VaList, into, into_checked, variadic};
 use crate::memory::plain;
 use crate::seam;
 
-/// What glibc's `getdelim` starts with.
+/// The buffer that glibc's `getdelim` starts with.
 const LINE_BYTES: usize = 120;
 
 /// Memory for a result.

@@ -116,7 +116,7 @@ fn array_bytes(request: c_ulong, argument: usize) -> usize {
     }
 }
 
-/// What `ioctl` uses.
+/// The argument of `ioctl`.
 fn pin_argument(pins: &mut Pins, request: c_ulong, argument: usize) {
     let stated = (request >> SIZE_SHIFT & SIZE_MASK) as usize;
     let bytes = if stated == 0 { PAGE } else { stated + array_bytes(request, argument) };

@@ -1,8 +1,8 @@
 //! Messages: `sendmsg`, `recvmsg` and their many-message forms.
 //!
 //! Guarantees: the kernel finds header, address, control data, the array of buffers and
-//! `PINNED_MAX` bytes of the buffers resident, since it loses a message that it cannot copy. What
-//! is received from a stream without control data is received as by `readv`. A call that waits for
+//! `PINNED_MAX` bytes of the buffers resident, since it loses a message that it cannot copy. A
+//! message from a stream without control data is received as by `readv`. A call that waits for
 //! a message holds them from before management begins on: of the buffers then the first `EAGER`
 //! bytes, and of many messages the first `MESSAGES`. A blocking send on a stream that stops in the
 //! middle goes on. So does a receipt with MSG_WAITALL, unless it takes control data too: then it

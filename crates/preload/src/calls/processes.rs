@@ -46,7 +46,7 @@ calls! {
     fn pidfd_send_signal(
         process: c_int, signal: c_int, information: *mut siginfo_t, flags: c_uint,
     ) -> c_int = pin;
-    // The records of who is logged in.
+    // The records of logged-in users.
     fn pututline, pututxline(record: *const utmpx) -> *mut utmpx = pin;
     // Held, for they say no errno.
     fn updwtmp, updwtmpx(path: Text, record: *const utmpx) -> () = hold;
@@ -88,8 +88,8 @@ calls! {
         = pin(|pins| pin_traced(pins, request, address, data));
 }
 
-/// What `ptrace` reads or writes in this process: `data` names a page at most; sets of registers
-/// are named by an `iovec` there.
+/// The memory that `ptrace` reads or writes in this process: `data` names a page at most; sets of
+/// registers are named by an `iovec` there.
 pub fn pin_traced(pins: &mut Pins, request: c_uint, address: usize, data: usize) {
     pins.bytes(data as *const u8, PAGE);
     match request {

@@ -123,7 +123,7 @@ fn room(answer: *const c_void, len: *const socklen_t) -> socklen_t {
     unsafe { *len }
 }
 
-/// What `setsockopt` uses; a filter program is named in its value.
+/// The argument of `setsockopt`; a filter program is named in its value.
 fn pin_option(pins: &mut Pins, is_filter: bool, value: *const c_void, len: socklen_t) {
     pins.bytes(value, len as usize);
     if is_filter && !value.is_null() {

@@ -113,7 +113,7 @@ unsafe extern "C" fn realloc_from(pointer: *mut c_void, size: usize, frame: Fram
         return unsafe { malloc_from(size, frame) };
     }
     if !deepheap::owns(pointer as usize) {
-        // SAFETY: not ours, so a block of glibc's heap; it stays one, whoever asks.
+        // SAFETY: not ours, so a block of glibc's heap; it stays one for every caller.
         return unsafe { plain::realloc(pointer, size) };
     }
     if size == 0 {

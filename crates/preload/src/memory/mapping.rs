@@ -46,8 +46,8 @@ calls! {
                 real(address, len, advice)
             }
             _ if HINTS_ABOUT_SPEED.contains(&advice) => 0,
-            // What has not happened must not seem to have: children have a copy of the heap, and
-            // its pages are neither shared nor guarded.
+            // A change that did not happen must not seem to have: children have a copy of the heap,
+            // and its pages are neither shared nor guarded.
             _ => refused(libc::EINVAL),
         }
     });
@@ -220,8 +220,8 @@ fn map_over(request: &Mapping, by_kernel: impl FnOnce() -> *mut c_void) -> *mut 
     }
 }
 
-/// Fills fresh memory of the heap with a file that the program maps privately there. What the file
-/// gets later is not seen, which POSIX leaves open.
+/// Fills fresh memory of the heap with a file that the program maps privately there. Later writes
+/// to the file are not seen, which POSIX leaves open.
 fn copy_file(request: &Mapping) -> *mut c_void {
     let mut done = 0;
     while done < request.len {
@@ -235,7 +235,7 @@ fn copy_file(request: &Mapping) -> *mut c_void {
             bytes => done += bytes as usize,
         }
     }
-    // What is committed can be given any protection.
+    // Committed pages can be given any protection.
     let _ = deepheap::internal::before_protect(
         request.address as usize,
         request.len,

@@ -1,8 +1,8 @@
 //! Placement: which of the program's allocations become objects, as `objects` in the settings says.
 //!
 //! Guarantees: without that setting nothing of this runs: `caller::is_special` sends a call here,
-//! and then only libc's own calls are special. What cannot be an object is an ordinary allocation.
-//! Objects have malloc's alignment.
+//! and then only libc's own calls are special. An allocation that cannot be an object is an
+//! ordinary one. Objects have malloc's alignment.
 //! Never: decides for a call of libc or of the dynamic linker.
 //! Threads: `learn` once, from the constructor; the rest from any.
 
@@ -13,7 +13,7 @@ use deepheap::objects;
 use crate::buffers::pins::PAGE;
 use crate::{caller, seam};
 
-/// What malloc(3) aligns to; objects that share a page are aligned by their size.
+/// The alignment of malloc(3); objects that share a page are aligned by their size.
 const ALIGN: usize = 16;
 /// From this size on objects stand at the start of a page.
 const ALONE_MIN: usize = 128;

@@ -71,7 +71,7 @@ pub fn register() -> bool {
 }
 
 calls! {
-    // What every library's `pthread_atfork` calls: ours come first.
+    // Every library's `pthread_atfork` calls this: ours come first.
     fn __register_atfork(
         before: Handler, in_parent: Handler, in_child: Handler, library: *mut c_void,
     ) -> c_int = by(|real| {
@@ -107,8 +107,8 @@ pub fn bracketed(call: impl FnOnce() -> c_long) -> c_long {
 
 type Entry = unsafe extern "C" fn(*mut c_void) -> c_int;
 
-/// What a child of `clone` runs. One with its own copy of our memory gets it in its copy of the
-/// parent's stack frame.
+/// The function that a child of `clone` runs. One with its own copy of our memory gets it in its
+/// copy of the parent's stack frame.
 struct Start {
     entry: Entry,
     argument: *mut c_void,
@@ -137,7 +137,7 @@ fn clone_apart(
     outcome
 }
 
-/// What a child runs that shares our memory.
+/// The function that a child runs that shares our memory.
 struct SharedStart {
     start: Start,
     /// The signal stack for it, or zero.
@@ -154,7 +154,7 @@ unsafe extern "C" fn start_sharing(record: *mut c_void) -> c_int {
         }
         let outcome = (start.entry)(start.argument);
         if signal_stack != 0 {
-            // What is left to do is on the page that is pinned.
+            // The rest needs only the page that is pinned.
             signals::stack::unmap(signal_stack);
         }
         if is_thread { outcome } else { libc::_exit(outcome) }

@@ -66,8 +66,8 @@ pub fn gives_up(number: c_long) -> bool {
     )
 }
 
-/// What `prctl` may read or write behind its second and third argument: the longest is a thread's
-/// name; a filter program (SECCOMP) names more memory, which its own header says.
+/// The bytes that `prctl` may read or write behind its second and third argument: the longest is a
+/// thread's name; a filter program (SECCOMP) names more memory, which its own header says.
 const PRCTL_BYTES: usize = 128;
 
 fn pin_option(pins: &mut Pins, option: c_int, second: usize, third: usize) {

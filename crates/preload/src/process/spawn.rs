@@ -1,7 +1,7 @@
 //! Spawn: `posix_spawn`, `system` and `popen`.
 //!
-//! Their child runs on our memory with every signal blocked, so a fault would kill it. What it
-//! reads is pinned before it is born.
+//! Their child runs on our memory with every signal blocked, so a fault would kill it. The memory
+//! that it reads is pinned before it is born.
 //!
 //! Guarantees: path, arguments, environment, file actions, attributes and the command are resident
 //! for the whole call.

@@ -59,7 +59,7 @@ unsafe extern "C" fn sigaction_for_program(
         if signal != libc::SIGBUS {
             return change_action(signal, new, old);
         }
-        // What the runtime keeps is the parent's in a child that shares our memory.
+        // The runtime's record is the parent's in a child that shares our memory.
         let kept = if sharing::shares_memory() { null() } else { new };
         seam::change_fault_action(kept, old, || change_action(signal, new, old))
     }

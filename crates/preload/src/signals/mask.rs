@@ -1,8 +1,8 @@
 //! Mask: SIGBUS is never blocked, whatever the program asks for.
 //!
 //! A synchronous SIGBUS while it is blocked kills the process, so it is taken out of every mask on
-//! its way to the kernel. What the program believes is remembered for each thread and shown to it
-//! again.
+//! its way to the kernel. The mask that the program believes in is remembered for each thread and
+//! shown to it again.
 //!
 //! Guarantees: the kernel only ever sees sets on this stack, so a set on the heap cannot meet
 //! EFAULT.

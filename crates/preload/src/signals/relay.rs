@@ -1,6 +1,6 @@
 //! Relay: what the kernel calls for each handler of the program.
 //!
-//! A coroutine's stack from `malloc` may be away when a signal comes, and the kernel kills a
+//! A coroutine's stack from `malloc` may be evicted when a signal comes, and the kernel kills a
 //! process for whose frame there is no room. So the kernel writes every frame to the alternate
 //! stack, which is resident, and the relay moves it to the stack that was interrupted, as if the
 //! kernel had written it there. A handler may use that stack as it likes: switch away from it and
@@ -57,7 +57,7 @@ const SENT: u64 = !(1 << (libc::SIGBUS - 1)
     | 1 << (libc::SIGILL - 1)
     | 1 << (libc::SIGFPE - 1));
 
-/// What the program asked for when it set a handler.
+/// The program's request when it set a handler.
 #[repr(C)]
 struct Asked {
     handler: AtomicUsize,
@@ -65,7 +65,7 @@ struct Asked {
     flags: AtomicI32,
 }
 
-/// What was asked for stays when the kernel's action changes: the signal may be on its way.
+/// A request stays when the kernel's action changes: the signal may be on its way.
 static ASKED: [Asked; SIGNALS] = [const {
     Asked { handler: AtomicUsize::new(0), mask: AtomicU64::new(0), flags: AtomicI32::new(0) }
 }; SIGNALS];
@@ -104,7 +104,7 @@ fn set_mask(how: c_int, mask: u64) {
 }
 
 // Called by the kernel with signal, information and context; the frame begins with the address to
-// return to, which only unwinders use. What is on the stack above `rsp` moves with the frame, so
+// return to, which only unwinders use. The bytes on the stack above `rsp` move with the frame, so
 // the rules for unwinding hold throughout.
 global_asm!(
     ".pushsection .text.deepheap_signal_relay,\"ax\",@progbits",

@@ -3,8 +3,8 @@
 //! to libc.
 //!
 //! Guarantees: `getcontext`, `setcontext`, `swapcontext`, `sigsetjmp` and `siglongjmp` find their
-//! signal masks resident and SIGBUS open in them, and `dlopen` its path. `dlopen` sees who called
-//! it. It ignores RTLD_DEEPBIND: such a library would find libc's `free` before ours, and the
+//! signal masks resident and SIGBUS open in them, and `dlopen` its path. `dlopen` sees the caller
+//! of it. It ignores RTLD_DEEPBIND: such a library would find libc's `free` before ours, and the
 //! program hands it memory of ours (PHP does so with its extensions).
 //! Never: pins, since nothing runs after the jump. The pages were touched a moment before.
 //! Threads: any.
@@ -29,8 +29,8 @@ fn touch(start: usize, len: usize) {
 /// Opens SIGBUS in the mask of a context: the kernel gets it from there.
 fn open_mask(context: usize) {
     let context = context as *mut libc::ucontext_t;
-    // SAFETY: the program's own context, which libc is about to read. What has SIGBUS blocked was
-    // made by the program, so it may be written.
+    // SAFETY: the program's own context, which libc is about to read. The program made a mask with
+    // SIGBUS blocked, so it may be written.
     unsafe {
         let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
         if *mask & FAULT_BIT != 0 {

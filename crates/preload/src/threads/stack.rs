@@ -45,8 +45,9 @@ struct Held {
     bytes: usize,
 }
 
-// SAFETY: the rest of a slot is its owner's, who exchanged the word; the word's release and acquire
-// hand it over. What `covers` reads of a slot that is in use only changes while it is not.
+// SAFETY: the rest of a slot is its owner's, which exchanged the word; the word's release and
+// acquire hand it over. The fields that `covers` reads of a slot in use only change while it is
+// not.
 unsafe impl Sync for OwnStack {}
 
 static SLOTS: [OwnStack; STACKS] = [const {

@@ -51,7 +51,7 @@ static EXIT_KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 /// Living threads of the program. libc's count includes the runtime's workers.
 static LIVING: AtomicUsize = AtomicUsize::new(1);
 
-/// What a new thread runs; freed by it.
+/// The function of a new thread; freed by it.
 struct Start {
     body: Body,
     argument: *mut c_void,
@@ -59,7 +59,7 @@ struct Start {
     stack: Option<&'static OwnStack>,
 }
 
-/// What C11's functions return.
+/// The results of C11's functions.
 const THRD_ERROR: c_int = 2;
 const THRD_NOMEM: c_int = 3;
 
@@ -151,7 +151,7 @@ extern "C" fn start(record: *mut c_void) -> *mut c_void {
     }
 }
 
-/// What a SIGEV_THREAD function is called with. libc makes a thread for each call.
+/// The argument of a SIGEV_THREAD function. libc makes a thread for each call.
 struct Notice {
     body: extern "C" fn(usize),
     value: usize,

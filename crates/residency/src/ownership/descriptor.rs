@@ -39,7 +39,7 @@ const NO_BACKING: u32 = u32::MAX;
 /// In a link of a list: no descriptor.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Who pins an object. A count of each is in one word.
+/// The kinds of pins of an object. A count of each is in one word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Pin {
@@ -84,7 +84,7 @@ fn is_allowed(from: State, to: State) -> bool {
     TRANSITIONS.contains(&(from, to)) || (from, to) == (State::Cached, State::Cached)
 }
 
-/// What is noted of an object by a bit.
+/// Notes on an object, a bit each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Flag {

@@ -18,7 +18,7 @@
 //! memory mostly get descriptors of one shard, and eviction and reclaim take a run of objects from
 //! each shard. So neighbours of one age leave together, and lie side by side in the log.
 //!
-//! Guarantees: a descriptor stands in one list at most.
+//! Guarantees: a descriptor is in one list at most.
 //! Never: allocates, waits.
 //! Threads: any; list membership belongs to the lock of the shard, which is innermost.
 
@@ -251,7 +251,7 @@ impl Descriptors {
         &self.all[id.0 as usize]
     }
 
-    /// Moves a descriptor to the tail of a list from wherever it stands.
+    /// Moves a descriptor to the tail of a list from its present place.
     pub(super) fn move_to(&self, id: DescriptorId, list: List) {
         let mut lists = self.shards[shard_of(id)].lists.lock();
         self.relink(&mut lists, id, list);

@@ -126,17 +126,17 @@ pub struct ObjectTable {
     /// Pages of which an object left RAM lately: they may be able to leave.
     cold: [AtomicU32; COLD_MAX],
     next_cold: AtomicUsize,
-    /// What its copies take, once a page has left.
+    /// Bytes that its copies take, once a page has left.
     evicting_bytes: usize,
-    /// What the entries of the saved table take.
+    /// Bytes that the entries of the saved table take.
     saved_bytes: AtomicUsize,
-    /// What it did since the process began: see `TableTraffic`.
+    /// Counts since the process began: see `TableTraffic`.
     read: AtomicU64,
     evicted: AtomicU64,
     written: AtomicU64,
 }
 
-/// What the table did, in pages of it.
+/// The traffic of the table, in pages of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TableTraffic {
     /// Read again.
@@ -367,7 +367,7 @@ impl ObjectTable {
         self.homes.has_file()
     }
 
-    /// What the table did.
+    /// The traffic of the table.
     pub fn traffic(&self) -> TableTraffic {
         let [read, evicted, written] =
             [&self.read, &self.evicted, &self.written].map(|count| count.load(Ordering::Relaxed));

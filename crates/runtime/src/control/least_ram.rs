@@ -6,7 +6,7 @@
 //! touches and frees, whenever the evictor wakes, so that a program that grows is not held up.
 //!
 //! Guarantees: what may be used is never more than the budget, and no less than tables, buffers and
-//! `LEAST_BYTES`. What is used follows at the pace of eviction: a fault never waits for more than a
+//! `LEAST_BYTES`. The use follows at the pace of eviction: a fault never waits for more than a
 //! step of the border. A program that does not run keeps what it has.
 //! Never: allocates, waits.
 //! Threads: the evictor's own.
@@ -35,7 +35,7 @@ const REST_PART: u64 = 16;
 /// Page buffer and cache have so much together, however little is touched.
 const LEAST_BYTES: u64 = 8 << 20;
 
-/// What is known about the program's need.
+/// The observations of the program's need.
 pub(crate) struct LeastRam {
     bound: StallBound,
     pause: Duration,

@@ -1,4 +1,5 @@
-//! Pool: the file in RAM in which the processes of a pool tell each other what they use and want.
+//! Pool: the file in RAM in which the processes of a pool tell each other their use and their
+//! needs.
 //!
 //! It is a rendezvous (`sys/threads/rendezvous`) with a word for the RAM of the pool and a slot for
 //! each process. A process writes its own slot alone, at the door. The kernel drops the lock of a
@@ -21,14 +22,14 @@ use deepheap_sys::files::own_descriptor::OwnDescriptor;
 use deepheap_sys::threads::rendezvous::Rendezvous;
 use deepheap_sys::threads::rendezvous_list;
 
-/// What the names of the files begin with.
+/// The prefix of the files' names.
 const PREFIX: &str = "pool-";
 /// The most processes of a pool.
 const SLOTS: usize = 127;
 const WORDS: usize = 8;
 const BYTES: usize = (SLOTS + 1) * WORDS * size_of::<u64>();
 const VERSION: u64 = 1;
-/// How often it is asked who lives.
+/// How often a process looks which members live.
 const CENSUS: Duration = Duration::from_millis(200);
 
 /// The descriptor by which this process is a member, for the child of a fork.
@@ -55,7 +56,7 @@ pub(crate) struct Pool {
     census_ns: u64,
 }
 
-/// What a look at the pool found, this process among the members.
+/// The findings of a look at the pool, this process among the members.
 pub(crate) struct Seen {
     pub total: u64,
     pub members: Vec<Member>,

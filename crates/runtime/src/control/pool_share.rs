@@ -5,8 +5,8 @@
 //! be used of the budget.
 //!
 //! Guarantees: a program that waits for RAM has an equal part of the pool, unless others are
-//! stopped; what may be used is no less than tables, buffers and `LEAST_BYTES`. What is used
-//! follows at the pace of eviction, and until then nobody else has it.
+//! stopped; what may be used is no less than tables, buffers and `LEAST_BYTES`. The use follows at
+//! the pace of eviction, and until then no other process has the RAM.
 //! Never: waits for another process, but when it joins.
 //! Threads: the evictor's own.
 
@@ -46,7 +46,7 @@ const LEAST_BYTES: usize = 8 << 20;
 /// It uses all that it has if no more than one page of so many could be given.
 const FULL_PART: usize = 64;
 
-/// What this process knows of its share.
+/// The knowledge of this process about its share.
 pub(crate) struct PoolShare {
     /// None: it could not join, and has the least.
     pool: Option<Pool>,
@@ -144,11 +144,11 @@ impl PoolShare {
         pager.set_target(self.granted.max(least) - lent);
     }
 
-    /// What it wants, by what was seen until now.
+    /// Its need, by the observations until now.
     fn want(&mut self, seen: Seen, now_ns: u64) -> Want {
         let since = |then: Seen| (seen.faults - then.faults, seen.moved - then.moved);
         let (faults, moved) = since(self.seen);
-        // What it gives to others leaves without faults.
+        // Objects that leave for other members leave without faults.
         if faults >= FAULTS_LEAST && moved >= MOVED_LEAST {
             self.wanted_ns = now_ns;
             self.is_at_rest = false;

@@ -1,10 +1,10 @@
-//! Stall share: what part of its run time a program stands in faults for want of RAM.
+//! Stall share: the part of its run time that a program waits in faults for want of RAM.
 //!
-//! *Run time* is the time in which the program computes or stands in faults: what its CPUs and its
-//! stalls took together, and no more than what the clock says. A program that sleeps does not run.
-//! The share is that of the thread that stands in faults most, so with many threads it is what each
-//! of them is slower at most. (HybridSwap, III.D, bounds the same ratio of a process; the kernel's
-//! PSI counts by the clock, so there a program at rest stands less.)
+//! *Run time* is the time in which the program computes or waits in faults: that of its CPUs and
+//! its stalls together, and no more than the clock's. A program that sleeps does not run.
+//! The share is that of the thread that waits in faults most, so with many threads each of them is
+//! slower by it at most. (HybridSwap, III.D, bounds the same ratio of a process; the kernel's
+//! PSI counts by the clock, so there a program at rest waits less.)
 //!
 //! Threads are told apart by the shards of the statistics: of more than `SHARDS` threads some count
 //! together, and the share is too high rather than too low.
@@ -31,7 +31,7 @@ pub(crate) struct Times {
     pub clock_ns: u64,
     /// That all threads of the process have spent on CPUs.
     pub cpu_ns: u64,
-    /// That threads stood in faults for want of RAM, by shard.
+    /// That threads waited in faults for want of RAM, by shard.
     pub stalls_ns: [u64; SHARDS],
 }
 
@@ -43,14 +43,14 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// What happened since an earlier one.
+    /// The counts since an earlier one.
     pub fn since(&self, earlier: &Mark) -> Stalled {
         let run_ns = self.run_ns.saturating_sub(earlier.run_ns);
         Stalled { run_ns, stall_ns: longest(&self.stalls_ns, &earlier.stalls_ns).min(run_ns) }
     }
 }
 
-/// So long the program ran, and so long of that the thread stood which did so most.
+/// How long the program ran, and how long of that the thread waited that waited most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stalled {
     pub run_ns: u64,
@@ -66,7 +66,7 @@ impl Stalled {
     }
 }
 
-/// What was observed so far.
+/// The observations so far.
 #[derive(Debug, Default)]
 pub(crate) struct StallShare {
     last: Option<Times>,
@@ -111,7 +111,7 @@ impl StallShare {
     }
 }
 
-/// How long the thread stood which stood longest between two moments.
+/// The wait of the thread that waited longest between two moments.
 fn longest(now: &[u64; SHARDS], earlier: &[u64; SHARDS]) -> u64 {
     let stalls = now.iter().zip(earlier).map(|(now, earlier)| now.saturating_sub(*earlier));
     stalls.max().unwrap_or(0)
@@ -123,7 +123,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Seconds of the clock, of CPUs, and milliseconds that two threads stood.
+    /// Seconds of the clock, of CPUs, and milliseconds that two threads waited.
     fn at(clock: u64, cpu: u64, stalls_ms: [u64; 2]) -> Times {
         let mut stalls_ns = [0; SHARDS];
         stalls_ns[..2].copy_from_slice(&stalls_ms.map(|ms| ms * SECOND / 1000));

@@ -8,7 +8,7 @@
 //! | | what nobody needs goes back when a fault finds no room in the store (`relief`) |
 //! | helpers | the same pages, where there are many processors and the evictor falls behind |
 //! | writer | sealed segments to the device |
-//! | fetchers | the next stretches of a scan, and objects that the program asked for |
+//! | fetchers | the next pages of a scan, and objects that the program asked for |
 //! | committer | checkpoints of a durable heap that are asked for, or due (`durable/worker`) |
 //! | viewer | gauges and a map of the heap, when another process asks (`viewer`) |
 //! | collector | half-dead segments into free ones; dead children's pins; discard |
@@ -51,7 +51,7 @@ const SHORT: Duration = Duration::from_millis(1);
 /// The loop of a worker.
 pub(crate) type Loop = fn(&'static Runtime, &'static Pager);
 
-/// What a worker does.
+/// The work of a worker.
 struct Job {
     runtime: &'static Runtime,
     run: Loop,
@@ -418,8 +418,8 @@ fn fetcher(runtime: &'static Runtime, pager: &'static Pager) {
     }
 }
 
-/// Says once that the device of the store refused a write, and why: whoever finds out first, before
-/// it says what follows from that. Safe in a signal handler.
+/// Says once that the device of the store refused a write, and why: the first thread that finds out
+/// does, before it says what follows from that. Safe in a signal handler.
 pub(crate) fn say_write_failure(pager: &Pager) {
     let Some(StoreError::Io(errno)) = pager.store().failure() else { return };
     if !WRITE_FAILURE_SAID.swap(true, Ordering::Relaxed) {

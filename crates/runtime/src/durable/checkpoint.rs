@@ -1,7 +1,7 @@
 //! Checkpoint: what a durable heap holds at one instant, made durable.
 //!
-//! What changed is written while the program goes on; the *cut* stops writers for a moment, writes
-//! the rest, and hands out the tables.
+//! Changed objects are written while the program goes on; the *cut* stops writers for a moment,
+//! writes the rest, and hands out the tables.
 //!
 //! Guarantees: a segment that the last durable checkpoint names is not written again before the
 //! next one is durable (a pin of the store). A program that is told that a checkpoint is made finds
@@ -155,7 +155,7 @@ fn cut(
     let done = (|| {
         let cut = pager.begin_cut(buffer)?;
         made.served = durable.requests.asked();
-        // What comes after is not of this checkpoint.
+        // Later writes are not of this checkpoint.
         cut.release_writers();
         let stopped_ns = clock::monotonic_ns() - begun_ns;
         made.objects += cut.write_changed()?;

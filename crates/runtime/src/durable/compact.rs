@@ -3,7 +3,7 @@
 //! 1. The heap is opened as by a program, and collection moves what lives out of segments of which
 //!    much is dead. A checkpoint lets go of them; so does the one that closes the heap.
 //! 2. Segments at the end of the file are copied to free places before them (`store`'s `places`).
-//! 3. What nothing needs goes back to the file system, and the file is cut off.
+//! 3. Space that nothing needs goes back to the file system, and the file is cut off.
 //!
 //! Guarantees: every step ends with a checkpoint of the same content, or changes nothing that any
 //! checkpoint needs. Snapshots stay, and keep what they have.
@@ -27,14 +27,14 @@ use crate::durable::open::open_once;
 use crate::durable::options::DurableOptions;
 use crate::runtime::Inside;
 
-/// What was emptied in one pass is free in the next one, and may be filled from others.
+/// Segments that were emptied in one pass are free in the next one, and may be filled from others.
 const PASSES: usize = 3;
 /// Between two looks at the collector.
 const PAUSE: Duration = Duration::from_millis(2);
 /// How long a pass goes on although nothing is won: the disk may be full.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What compacting did.
+/// The outcome of compacting.
 #[derive(Debug)]
 pub struct Compacted {
     /// Bytes of the disk that the file took.
@@ -64,7 +64,7 @@ impl DurableHeap {
         let _inside = Inside::enter();
         let (mut file, descriptor) = open_existing(&of)?;
         // A reader of an earlier checkpoint needs places that are free now, and would lose them.
-        // What the last one has stays where it is, too, until the file is cut off.
+        // Places of the last one stay where they are, too, until the file is cut off.
         refuse_readers_before(&file, descriptor, file.checkpoint())?;
         move_down(&mut file)?;
         refuse_readers_before(&file, descriptor, file.checkpoint())?;

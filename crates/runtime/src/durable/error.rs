@@ -12,7 +12,7 @@ pub enum CheckpointError {
     Closed,
     /// The cut could not be made.
     Cut(CutError),
-    /// What belongs to it could not be written.
+    /// The file or a part of it could not be written.
     File(DurableError),
 }
 

@@ -133,7 +133,7 @@ impl DurableOptions {
     }
 
     /// The settings of its runtime, which has so much RAM. Room is taken when memory is allocated:
-    /// what was promised has to be there for whoever opens the heap next.
+    /// promised room has to be there for the process that opens the heap next.
     pub(crate) fn config(&self, ram: u64) -> Config {
         let mut config = Config { ram, overcommit: Overcommit::Strict, ..self.config.clone() };
         config.fit_segments();

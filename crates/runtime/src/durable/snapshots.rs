@@ -1,7 +1,7 @@
 //! Snapshots: checkpoints of a durable heap that are kept under a name.
 //!
-//! Guarantees: a snapshot is taken, removed or gone back to, or nothing has changed. What a reader
-//! has open stays.
+//! Guarantees: a snapshot is taken, removed or gone back to, or nothing has changed. A checkpoint
+//! that a reader has open stays.
 //! Threads: any, outside the fault path.
 
 use deepheap_durable::{HeapFile, OpenError, offline};
@@ -69,8 +69,8 @@ impl DurableHeap {
         file.0.snapshots().iter().map(|snapshot| snapshot.name.clone()).collect()
     }
 
-    /// Makes a heap that no process has open for writing what it is in a snapshot. What was changed
-    /// since is lost, but for other snapshots; all of them stay. Returns the number of the new
+    /// Brings a heap that no process has open for writing back to a snapshot. Later changes are
+    /// lost, but for other snapshots; all of them stay. Returns the number of the new
     /// checkpoint.
     ///
     /// # Errors

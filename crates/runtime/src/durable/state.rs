@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Accesses that wait look again all the time: after such a gap nobody was waiting any more.
 const GAP: Duration = Duration::from_secs(1);
 
-/// What a runtime has beside if its heap is durable.
+/// The further state of a runtime whose heap is durable.
 pub(crate) struct Durable {
     pub(crate) path: PathBuf,
     /// The thread that has it makes a checkpoint.
@@ -40,7 +40,7 @@ pub(crate) struct Durable {
     pub(crate) is_read_only: bool,
     /// Bytes of the budget of `malloc`'s heap that this one has.
     pub(crate) borrowed: usize,
-    /// What was asked of its checkpoints.
+    /// Requests for its checkpoints.
     pub(crate) requests: Requests,
     /// How often a root was set.
     pub(crate) roots_set: AtomicU64,
@@ -85,7 +85,7 @@ pub(crate) struct FullWait {
     seen_ns: AtomicU64,
 }
 
-/// What an access that finds no room is to do.
+/// The next step of an access that finds no room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
     /// It is the first one that waits.

@@ -1,8 +1,8 @@
 //! Worker: the thread that makes the checkpoints of a durable heap that the program does not make
 //! itself: what it asked for (`checkpoint_async`), and one after each interval (`checkpoint:10s`).
 //!
-//! A request is a number, its *ticket*. The cut of a checkpoint reads the last one: whoever makes
-//! it, it serves all requests until then, so many requests become one checkpoint.
+//! A request is a number, its *ticket*. The cut of a checkpoint reads the last one, and the
+//! checkpoint serves all requests until then, so many requests become one checkpoint.
 //!
 //! ```text
 //!   asked ──a cut reads the tickets, the checkpoint is durable──► served
@@ -33,7 +33,7 @@ const ATTEMPTS: u32 = 3;
 /// The pause between.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// What a checkpoint did.
+/// The outcome of a checkpoint.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Checkpoint {
     /// Checkpoints of a heap are counted from 1, its creation.
@@ -50,7 +50,7 @@ pub struct Checkpoint {
     pub table_bytes: u64,
     /// The last ticket that it serves.
     pub(crate) served: u64,
-    /// What changes with the heap, as it was at the cut.
+    /// Marks that change with the heap, as they were at the cut.
     pub(crate) marks: Marks,
 }
 
@@ -73,7 +73,7 @@ pub(crate) enum Why {
     Interval,
 }
 
-/// What was asked of a heap's checkpoints, and what came of it.
+/// Requests for a heap's checkpoints, and their outcomes.
 #[derive(Default)]
 pub(crate) struct Requests {
     /// The last ticket.
@@ -81,7 +81,7 @@ pub(crate) struct Requests {
     state: Lock<WorkerState>,
     /// Changes when the worker may have something to do.
     for_worker: AtomicU32,
-    /// Changes when somebody who waits may go on.
+    /// Changes when a waiting thread may go on.
     for_waiters: AtomicU32,
 }
 
@@ -137,7 +137,7 @@ impl Requests {
         state.0.failed.map_or(Ok(state.0.newest), |(_, error)| Err(error))
     }
 
-    /// What changes with the heap, as it was at the newest checkpoint.
+    /// Marks that change with the heap, as they were at the newest checkpoint.
     pub(crate) fn marks(&self) -> Marks {
         self.state().0.newest.marks
     }
@@ -242,7 +242,7 @@ impl Requests {
         }
     }
 
-    /// What the worker is to do now.
+    /// The next work of the worker.
     fn begin(&self, next_ns: Option<u64>) -> Next {
         let mut state = self.state();
         let done = state.0.failed.map_or(0, |(failed, _)| failed).max(state.0.newest.served);

@@ -1,8 +1,8 @@
 //! Private maps: files whose bytes a program changes for itself alone (copy on write).
 //!
 //! A private map is memory of the heap whose pages the pager reads from the file when they are
-//! touched first. What the program has not changed stays the file's, and leaves RAM by being
-//! dropped; what it has changed is memory of the heap, in its budget and its store.
+//! touched first. An unchanged page stays the file's, and is dropped when it leaves RAM; a changed
+//! one is memory of the heap, in its budget and its store.
 //!
 //! Guarantees: nothing is ever written to the file.
 //! Threads: any, outside the fault path.

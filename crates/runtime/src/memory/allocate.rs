@@ -20,7 +20,7 @@ use crate::stats::observe::publish_plain;
 
 /// From so many bytes on, old ones are dropped rather than overwritten.
 const DROPPED_BYTES: usize = 4 << 20;
-/// What is given up is written with zeros if it is less than this.
+/// Memory that is given up is written with zeros if it is less than this.
 const GIVEN_UP_BYTES: usize = 8 * PAGE;
 
 /// Allocates `size` bytes; null means ENOMEM.
@@ -55,8 +55,8 @@ pub fn calloc(count: usize, size: usize) -> *mut u8 {
     address
 }
 
-/// The program gives up what this part of its memory holds: it reads as zeros from now on, as after
-/// `MADV_DONTNEED`, and what is away is not read in for that.
+/// The program gives up the content of this part of its memory: it reads as zeros from now on, as
+/// after `MADV_DONTNEED`, and evicted pages are not read in for that.
 ///
 /// # Safety
 /// The bytes lie in live allocations of this heap and may be written.

@@ -19,7 +19,7 @@ pub(crate) struct Area {
     pub(crate) is_protected: bool,
 }
 
-/// What the lock of the areas guards.
+/// The state under the lock of the areas.
 #[derive(Default)]
 pub(crate) struct Areas {
     pub(crate) table: AreaTable,
@@ -32,9 +32,9 @@ pub(crate) struct Areas {
 pub(crate) struct AreaTable {
     /// By first page.
     areas: BTreeMap<usize, Area>,
-    /// What is mapped, by first page.
+    /// Mapped pages, by first page.
     mapped: BTreeMap<usize, usize>,
-    /// What the kernel has mapped in place of our memory, by first page; parts of `mapped`.
+    /// Mappings of the kernel in place of our memory, by first page; parts of `mapped`.
     holes: BTreeMap<usize, usize>,
     /// Pages that could be touched since they last were zeros, by first page. All else is zeros.
     touchable: BTreeMap<usize, usize>,
@@ -100,7 +100,7 @@ impl AreaTable {
         cut_of(&self.holes, pages).collect()
     }
 
-    /// What is left of these pages without holes.
+    /// The rest of these pages without holes.
     pub(crate) fn without_holes(&self, pages: &Range<usize>) -> Vec<Range<usize>> {
         let mut next = pages.start;
         let mut left = Vec::new();

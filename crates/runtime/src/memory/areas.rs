@@ -1,8 +1,8 @@
 //! Areas: private anonymous memory that the program maps itself, as part of the heap.
 //!
 //! The addresses are the heap's region's, so what holds for `malloc` memory holds here: plain until
-//! the budget is used up, then managed, also across `fork` and in system calls. What the kernel
-//! does with a mapping is done to the pages: unmapped or given up, they are zero; a protection is
+//! the budget is used up, then managed, also across `fork` and in system calls. Pages behave as
+//! those of a mapping of the kernel's: unmapped or given up, they are zero; a protection is
 //! the kernel's own. A shared mapping or a file placed over an area is a hole: the kernel's, until
 //! memory comes back to its place.
 //!
@@ -237,9 +237,9 @@ impl Entered {
         Ok(())
     }
 
-    /// Has pages that can be touched from now on committed. What is only reserved is not: its
-    /// pages take their room when they are touched. While the heap is plain, that counts against
-    /// the budget all the same.
+    /// Has pages that can be touched from now on committed. A mapping that is only reserved is not:
+    /// its pages take their room when they are touched. While the heap is plain, that counts
+    /// against the budget all the same.
     fn commit(&mut self, range: Range<usize>, protection: c_int, is_reserved: bool) -> Result<()> {
         if protection == libc::PROT_NONE {
             return Ok(());
@@ -281,7 +281,7 @@ impl Entered {
                 && self.runtime.pager().is_none_or(|pager| {
                     pager.manage_again(PageNo::from(hole.start), hole.len()).is_ok()
                 });
-            // What cannot be had back stays a hole, and its area never ends.
+            // Addresses that cannot be had back stay a hole, and their area never ends.
             if is_back {
                 // Pages that were pinned when the hole was made.
                 if let Some(pager) = self.runtime.pager() {

@@ -3,8 +3,8 @@
 //! A promise sets a block of the store aside for a page; in plain mode it is a page of RAM. With
 //! `overcommit:lazy` memory pages take their blocks only when they are touched (the pager's
 //! `promises`). As much again as is touched is promised ahead, so a program that touches half of
-//! what it allocates gets NULL at the end of the store, and its touches never lack room. What is
-//! beyond is granted while the store has some room left, a margin. Memory pages and objects climb
+//! what it allocates gets NULL at the end of the store, and its touches never lack room. More than
+//! that is granted while the store has some room left, a margin. Memory pages and objects climb
 //! one ladder, the cheapest rung first:
 //!
 //! | rung | where the space comes from |
@@ -69,7 +69,7 @@ impl Runtime {
         relieved
     }
 
-    /// What `attempt` answers, once what it lacks was relieved; none if there is no memory.
+    /// The result of `attempt`, once its shortage was relieved; none if there is no memory.
     pub(crate) fn relieved<T>(
         &'static self,
         mut attempt: impl FnMut() -> Result<T, Shortage>,
@@ -121,7 +121,7 @@ impl Runtime {
                 Kind::Objects | Kind::Lanes => self.return_idle_objects(pager),
                 Kind::Memory => self.purge(0),
             }
-            // What was idle of the same kind is as good as granted. The store has to promise anew
+            // Idle room of the same kind is as good as granted. The store has to promise anew
             // what was the other's.
             if idle != kind {
                 pager.store().unreserve(revoke_blocks(self, pager, idle));

@@ -17,7 +17,7 @@
 //!
 //! Why none is missed: an early hold writes its note, then looks for a pager. The switch publishes
 //! the pager, then looks at the notes, before any page can leave. Both are sequentially consistent,
-//! so one of the two sees the other. If both do, whoever exchanges the word of the note pins:
+//! so one of the two sees the other. If both do, the one that exchanges the word of the note pins:
 //! FREE -> noted -> FREE [the holder], or -> noted -> pinned [the switch] -> FREE [the holder].
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -154,8 +154,8 @@ impl Hold {
         let Some(runtime) = owner_of(address) else { return };
         if let Some(word) = early_word(runtime, address, length).map(|word| word | FOR_GOOD) {
             for page in addresses_of(runtime, word) {
-                // SAFETY: a page of our heap; nothing of it changes. What is protected stays away,
-                // and nobody looks at it.
+                // SAFETY: a page of our heap; nothing of it changes. A protected page does not
+                // come, and no thread looks at it.
                 let _ = unsafe { mapping::advise(page as *mut u8, PAGE, Advice::PopulateRead) };
             }
             let is_noted = |note: &Note| note.word.load(Ordering::SeqCst) & !PINNED == word;
@@ -236,7 +236,7 @@ pub(crate) fn end_those_of_others() {
     }
 }
 
-/// What is to be pinned as management begins: page numbers, and how many pages follow. The pager is
+/// The pages to pin as management begins: page numbers, and how many pages follow. The pager is
 /// published already.
 pub(crate) fn pin_early() -> Vec<(usize, usize)> {
     let mut pinned = Vec::new();

@@ -32,7 +32,7 @@ const CHILDREN_PAUSE: Duration = Duration::from_millis(20);
 
 /// Counts up with every thread that asks.
 static ASKED: AtomicU32 = AtomicU32::new(0);
-/// What `ASKED` was when the last relief began that has ended.
+/// The value of `ASKED` when the last relief began that has ended.
 static SERVED: AtomicU32 = AtomicU32::new(0);
 
 /// Has everything given back that nobody needs. False if that took too long, or if the fault has

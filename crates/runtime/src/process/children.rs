@@ -57,7 +57,7 @@ pub(crate) fn forget_dead_children(runtime: &Runtime, pager: &Pager) {
 /// # Safety
 /// No other thread exists in this process.
 pub(crate) unsafe fn disown_all() {
-    // SAFETY: whoever held the lock is not in this process.
+    // SAFETY: the thread that held the lock is not in this process.
     unsafe { CHILDREN.force_unlock() };
     for slot in CHILDREN.lock().iter_mut() {
         *slot = None;

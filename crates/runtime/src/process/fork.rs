@@ -40,7 +40,7 @@ use crate::settings::limits;
 use crate::settings::store_location::open_unnamed;
 use crate::stats::observe::forget_unmanaged;
 
-/// What is held from before the fork until after it. Dropped in this order.
+/// The locks that are held from before the fork until after it. Dropped in this order.
 struct Held {
     running: Option<RunningHeld>,
     _private: Guard<'static, private_table::Table>,

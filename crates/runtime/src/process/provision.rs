@@ -24,7 +24,7 @@ pub(crate) struct Provision {
     pub(crate) token: Option<Token>,
 }
 
-/// What a store is opened on.
+/// The device and the options of a store.
 pub(crate) struct Ground {
     pub(crate) device: Box<dyn Device>,
     pub(crate) options: StoreOptions,

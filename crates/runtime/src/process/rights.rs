@@ -13,9 +13,9 @@ use crate::process::start::start_from_environment;
 use crate::process::switch::open_provision;
 use crate::runtime::{Inside, running};
 
-/// Before the program gives up rights. What cannot be opened is opened again at the switch, which
-/// says why it cannot. Not in a child of `vfork`: it is in its parent's memory, with descriptors of
-/// its own.
+/// Before the program gives up rights. A file that cannot be opened is opened again at the switch,
+/// which says why it cannot. Not in a child of `vfork`: it is in its parent's memory, with
+/// descriptors of its own.
 pub fn provide() {
     let Some(runtime) = running().or_else(start_from_environment) else { return };
     if runtime.pager().is_some() {

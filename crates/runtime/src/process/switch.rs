@@ -98,7 +98,7 @@ fn switch_here(runtime: &'static Runtime, growth: &mut Growth) -> Result<(), Ref
     if !runtime.config.discard {
         store.stop_discards();
     }
-    // What exists must be spillable, too.
+    // Memory that exists must be spillable, too.
     let present = present_pages(runtime, growth);
     let promised = if runtime.config.is_lazy() { present } else { runtime.heap.granted_pages() };
     store.reserve(promised as u64).map_err(refused_store)?;

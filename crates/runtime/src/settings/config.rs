@@ -123,11 +123,11 @@ pub struct Config {
 pub struct Key {
     /// Its name.
     pub name: &'static str,
-    /// What is written for it; of a flag what differs from how it is without it.
+    /// The text for its value; of a flag what differs from how it is without it.
     pub value: &'static str,
     /// Whether `deepheap run` has an option for it, too.
     pub has_option: bool,
-    /// What it does.
+    /// Its effect, in words.
     pub what: &'static str,
     /// How it is without it.
     pub without: &'static str,
@@ -452,7 +452,7 @@ pub(crate) fn halved(mut segment_bytes: u64, most: u64) -> u64 {
     segment_bytes
 }
 
-/// What `DEEPHEAP_MAP_RAM` gives a map, if it is set.
+/// The RAM that `DEEPHEAP_MAP_RAM` gives a map, if it is set.
 pub(crate) fn map_ram(machine: Machine) -> Result<Option<u64>, ConfigError> {
     let text = variable(MAP_RAM_VARIABLE)?;
     if text.is_empty() {

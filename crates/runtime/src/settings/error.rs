@@ -11,7 +11,7 @@ use core::fmt;
 pub struct ConfigError(String);
 
 impl ConfigError {
-    /// An error of this text. What the user wrote is in it as `shown` has it.
+    /// An error of this text. The user's text is in it as `shown` has it.
     pub(crate) fn new(text: String) -> ConfigError {
         ConfigError(text)
     }

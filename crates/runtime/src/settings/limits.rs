@@ -7,14 +7,14 @@
 /// One limit of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// What holds.
+    /// The limit that holds.
     pub soft: u64,
     /// Up to where this user may raise it; `None`: without end.
     pub hard: Option<u64>,
 }
 
 impl Limit {
-    /// What to do so that `option` of ulimit allows `wanted`, as the shell takes it.
+    /// The advice that makes `option` of ulimit allow `wanted`, as the shell takes it.
     pub fn fix(&self, option: &str, wanted: &str, needed: u64) -> String {
         match self.hard {
             Some(hard) if hard < needed => format!(

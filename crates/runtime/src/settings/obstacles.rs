@@ -28,14 +28,14 @@ pub enum Severity {
     Fail,
 }
 
-/// What was found about one thing.
+/// The finding about one thing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
     /// The thing.
     pub name: &'static str,
-    /// What was found.
+    /// The finding, in words.
     pub text: String,
     /// What to do; present unless it is a pass.
     pub fix: Option<String>,
@@ -78,7 +78,7 @@ const DESCRIPTORS: u64 = 64;
 /// As many open files are usual.
 const USUAL_OPEN_FILES: u64 = 1024;
 
-/// What is asked first, one by one: without descriptors nothing else can be probed.
+/// The first probes, one by one: without descriptors nothing else can be probed.
 pub const PROBES: [fn() -> Finding; 5] =
     [open_files, kernel_faults, || exclusive_pages(pipe_sees_stores()), address_space, overcommit];
 

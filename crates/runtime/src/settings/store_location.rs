@@ -51,9 +51,9 @@ pub struct Disk {
 pub struct StoreLocationError {
     /// The location.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The problem with it.
     pub problem: String,
-    /// What to do about it.
+    /// The fix for it.
     pub fix: String,
 }
 
@@ -65,7 +65,7 @@ impl fmt::Display for StoreLocationError {
 
 impl core::error::Error for StoreLocationError {}
 
-/// What to do if a location does not fit.
+/// The advice if a location does not fit.
 const NAME_ANOTHER: &str = "name a folder on an SSD with --store (or store: in DEEPHEAP_CONF)";
 
 impl StoreLocation {

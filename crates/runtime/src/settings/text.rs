@@ -30,7 +30,7 @@ pub(crate) fn trimmed(value: &str) -> &str {
     }
 }
 
-/// What is meant by a value that is written with escapes.
+/// The meaning of a value that is written with escapes.
 pub(crate) fn unescaped(value: &str) -> Result<String, ConfigError> {
     let mut meant = String::with_capacity(value.len());
     let mut chars = value.chars();

@@ -89,7 +89,7 @@ pub(crate) enum Field<'a> {
     /// From how many bytes on, or `off`.
     From(&'a mut Option<usize>),
     Path(&'a mut Option<PathBuf>),
-    /// What can be part of a file's name.
+    /// A text that can be part of a file's name.
     Name(&'a mut Option<String>),
     Share(&'a mut Share),
     ShareIfAny(&'a mut Option<Share>),
@@ -123,7 +123,7 @@ impl Field<'_> {
         Ok(())
     }
 
-    /// What `set` reads; empty if there is nothing.
+    /// The text that `set` reads; empty if there is nothing.
     pub(crate) fn text(self) -> String {
         let shown = |share: Option<Share>| share.map_or(String::new(), |share| share.to_string());
         match self {
@@ -169,7 +169,7 @@ fn word_of<T: PartialEq>(value: &T, words: &[(&str, T)]) -> String {
     found.map_or(String::new(), |(word, _)| (*word).to_owned())
 }
 
-/// What is written for a key.
+/// The text for a key's value.
 #[derive(Clone, Copy)]
 pub(crate) struct Given<'a> {
     pub(crate) key: &'static str,
@@ -261,7 +261,7 @@ impl<'a> Given<'a> {
         let percent = self.text.trim().strip_suffix('%').map(|text| text.trim().parse::<f64>());
         let limit = match percent {
             None if self.is_off() => return Ok(None),
-            // What is no number, and what is too large for one, becomes 0 and the largest.
+            // A text that is no number becomes 0, and one that is too large the largest.
             Some(Ok(percent)) => StallLimit::of_ppm((percent * 1e4).round() as u32),
             _ => None,
         };

@@ -111,7 +111,7 @@ impl HeapMap {
         }
     }
 
-    /// What a copy of the page holds; none before the first map, and while one was written.
+    /// The content of a copy of the page; none before the first map, and while one was written.
     pub fn read(&self) -> Option<HeapMapCopy> {
         let edition = self.edition.load(Acquire);
         if edition == 0 || !edition.is_multiple_of(2) {

@@ -109,7 +109,7 @@ impl Histogram {
         whole.take_while(|(bucket, _)| bucket_end_ns(*bucket) <= ns).map(|(_, count)| count).sum()
     }
 
-    /// What was recorded after `earlier`, an older snapshot of the same histogram. The longest
+    /// The records after `earlier`, an older snapshot of the same histogram. The longest
     /// event of the interval is known only to its bucket.
     pub fn since(&self, earlier: &Histogram) -> Histogram {
         let mut interval = Histogram {

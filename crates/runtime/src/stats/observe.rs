@@ -104,7 +104,8 @@ pub(crate) fn publish_gauges(runtime: &Runtime) {
     }
 }
 
-/// What may be used of the budget now: less than all under a bound on stalls, or in a pool.
+/// The part of the budget that may be used now: less than all under a bound on stalls, or in a
+/// pool.
 fn present_ram(runtime: &Runtime) -> usize {
     match runtime.pager().filter(|_| runtime.config.is_managed_early()) {
         Some(pager) => pager.usage().budget + runtime.process.lent.load(Ordering::Relaxed),
@@ -152,7 +153,7 @@ fn snapshot(runtime: &Runtime) -> Stats {
     stats
 }
 
-/// What counts against the budget, as the gauges say. The kernel's page tables are not among
+/// Bytes that count against the budget, as the gauges say. The kernel's page tables are not among
 /// what it counts as the process's memory.
 fn gauged_bytes(stats: &StatsPage) -> u64 {
     let gauges = [

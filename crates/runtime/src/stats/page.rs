@@ -50,7 +50,7 @@ struct Ring {
     code: [AtomicU64; SAMPLES],
 }
 
-/// What one group of threads counts; two cache lines apart from its neighbours.
+/// The counts of one group of threads; two cache lines apart from its neighbours.
 #[repr(C, align(128))]
 struct Shard {
     counts: [AtomicU64; Number::COUNT],
@@ -72,7 +72,7 @@ pub struct StatsPage {
     inode: AtomicU64,
     /// CLOCK_BOOTTIME when the page was made.
     started_ns: AtomicU64,
-    /// What is not counted by shards.
+    /// Numbers that are not counted by shards.
     set: [AtomicU64; Number::COUNT],
     shards: [Shard; SHARDS],
     heap_map: HeapMap,
@@ -198,12 +198,12 @@ impl StatsPage {
         (faults, samples.collect())
     }
 
-    /// What a number was set to.
+    /// The value that a number was set to.
     pub fn last_set(&self, number: Number) -> u64 {
         self.set[number.index()].load(Relaxed)
     }
 
-    /// What was added to a number, by shard.
+    /// The sum of a number, by shard.
     pub fn by_shard(&self, number: Number) -> [u64; SHARDS] {
         self.shards.each_ref().map(|shard| shard.counts[number.index()].load(Relaxed))
     }

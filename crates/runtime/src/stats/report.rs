@@ -48,7 +48,7 @@ pub fn stats_json(stats: &Stats) -> String {
     json.to_string()
 }
 
-/// What a program's exit tells on stderr: some lines, each ended by a newline.
+/// The summary at a program's exit, on stderr: some lines, each ended by a newline.
 pub fn summary(s: &Stats) -> String {
     let mut text = format!(
         "deepheap: process {} ran {:.1} s with a RAM budget of {}\n",
@@ -142,7 +142,7 @@ pub fn summary(s: &Stats) -> String {
     text
 }
 
-/// What compression did, if it was tried.
+/// The work of compression, if it was tried.
 pub fn compression(s: &Stats) -> Option<String> {
     let tried = s.compressed + s.compress_given_up + s.decompressed > 0;
     tried.then(|| {
@@ -157,7 +157,7 @@ pub fn compression(s: &Stats) -> Option<String> {
     })
 }
 
-/// What became of space that was free for a while, if there was any.
+/// The space that was free for a while and given back, or written again, if there was any.
 pub fn given_back(s: &Stats) -> Option<String> {
     let was_idle = s.discards > 0 || s.not_discarded_bytes > 0;
     was_idle.then(|| {
@@ -167,7 +167,7 @@ pub fn given_back(s: &Stats) -> Option<String> {
     })
 }
 
-/// What the second tier did, if there is one.
+/// The traffic of the second tier, if there is one.
 pub fn second_tier(s: &Stats) -> Option<String> {
     s.tier_mix_ppm().map(|mix| {
         format!(
@@ -181,7 +181,7 @@ pub fn second_tier(s: &Stats) -> Option<String> {
     })
 }
 
-/// What the pool has and leaves, if there is one.
+/// The RAM of the pool and its free part, if there is one.
 pub fn pool(s: &Stats) -> Option<String> {
     (s.pool_members > 0).then(|| {
         let (all, free) = (bytes(s.pool_bytes), bytes(s.pool_free_bytes));
@@ -190,7 +190,8 @@ pub fn pool(s: &Stats) -> Option<String> {
     })
 }
 
-/// What the store holds, and what that takes. Space is set aside before it is written to.
+/// The content of the store, and the space that it takes. Space is set aside before it is written
+/// to.
 fn store_use(s: &Stats) -> String {
     let (used, capacity) = (bytes(s.store_used_bytes), bytes(s.store_capacity_bytes));
     if s.device_write_bytes == 0 {
@@ -200,7 +201,7 @@ fn store_use(s: &Stats) -> String {
     format!("{live} live; {used} taken of {capacity}; {collected} segments collected")
 }
 
-/// What was wrong with reads and with writes, if anything was.
+/// The failures of reads and of writes, if there were any.
 pub fn device_troubles(stats: &Stats) -> impl Iterator<Item = String> {
     let (reread, refused) = (stats.blocks_reread, stats.blocks_refused);
     let reads = (reread + refused > 0).then(|| {
@@ -215,7 +216,7 @@ pub fn device_troubles(stats: &Stats) -> impl Iterator<Item = String> {
     reads.into_iter().chain(writes)
 }
 
-/// What a bound on stalls has saved.
+/// The RAM that a bound on stalls has saved.
 pub fn saved(s: &Stats) -> String {
     let (used, touched) = (bytes(s.used_mean_bytes), bytes(s.touched_mean_bytes));
     match s.saved() {

@@ -30,7 +30,7 @@ const fn told(json: &'static str, number: Number, metric: &'static str) -> Told 
     Told { json: halves(json), number, metric: halves(metric) }
 }
 
-/// What stands before and behind the point; all of it before, if there is none.
+/// The text before and behind the point; all of it before, if there is none.
 const fn halves(text: &'static str) -> (&'static str, &'static str) {
     let mut at = 0;
     while at < text.len() {

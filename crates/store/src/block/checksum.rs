@@ -24,7 +24,7 @@ const SHORT_BYTES: usize = 240;
 /// As many bytes as xxh3's own secret has.
 pub const SECRET_BYTES: usize = 192;
 
-/// What xxh3 mixes the bytes with, in place of the constants that everybody knows.
+/// The secret that xxh3 mixes with the bytes, in place of the constants that everybody knows.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret([u8; SECRET_BYTES]);
 

@@ -59,7 +59,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What proves that a piece is what was encrypted.
+/// The proof that a piece is as it was encrypted.
 pub(crate) type Tag = [u8; TAG_BYTES];
 
 /// Which piece it is.

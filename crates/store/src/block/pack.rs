@@ -112,7 +112,7 @@ impl Plan {
         core::iter::successors(found(first), move |&object| found(self.next_object[object]))
     }
 
-    /// What the objects of the block cost together: for `Writer::append_packed`.
+    /// The cost of the block's objects together: for `Writer::append_packed`.
     pub fn cost(&self, block: usize) -> u32 {
         self.units[..self.blocks][block]
     }

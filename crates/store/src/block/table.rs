@@ -33,7 +33,7 @@ use crate::log::identity::Identity;
 /// Bytes of RAM that a block of the log costs, once its segment was ever filled.
 pub const TABLE_BYTES_PER_BLOCK: usize = size_of::<AtomicU32>() + size_of::<AtomicU8>();
 
-/// What each of `pages` pages costs that share a block, units.
+/// The cost of each of `pages` pages that share a block, units.
 pub const fn share(pages: usize) -> u32 {
     BLOCK_UNITS.div_ceil(pages as u32)
 }
@@ -41,9 +41,9 @@ pub const fn share(pages: usize) -> u32 {
 /// See the file's header.
 pub(crate) struct BlockTable {
     geometry: Geometry,
-    /// What the bytes of blocks are hashed with.
+    /// The secret for hashes of blocks.
     pub(crate) secret: Secret,
-    /// What the bytes of every block, with the name, must hash to.
+    /// The hash that the bytes of every block, with the name, must have.
     checksums: PinnedArray<AtomicU32>,
     /// 0 if it is not a block of compressed pages.
     sharers: PinnedArray<AtomicU8>,
@@ -92,7 +92,7 @@ impl BlockTable {
         self.checksums[self.geometry.index(block)].store(checksum, Ordering::Relaxed);
     }
 
-    /// What each page of the block costs; none if the block is not one of compressed pages.
+    /// The cost of each page of the block; none if the block is not one of compressed pages.
     pub(crate) fn share(&self, block: Block) -> Option<u32> {
         let pages = self.sharers.get(self.geometry.index(block))?.load(Ordering::Relaxed);
         (pages > 0).then(|| share(pages.into()))

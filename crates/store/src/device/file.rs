@@ -114,7 +114,7 @@ impl FileDevice {
         true
     }
 
-    /// Reads a stretch without a gap in one request, or in as few as it takes.
+    /// Reads a range without a gap in one request, or in as few as it takes.
     fn read_run(&self, run: &mut [Read<'_>]) {
         let Some(first) = run.first() else { return };
         let offset = first.offset;
@@ -140,7 +140,7 @@ impl FileDevice {
     }
 }
 
-/// What a finished request of a ring came to, if it was to be `len` bytes.
+/// The result of a finished request of a ring, if it was to be `len` bytes.
 fn outcome(result: i32, len: usize) -> Result<()> {
     match usize::try_from(result) {
         Ok(done) if done == len => Ok(()),

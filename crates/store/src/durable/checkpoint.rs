@@ -39,7 +39,7 @@ pub struct Snapshot {
     pub(crate) area: u32,
 }
 
-/// What takes the pages of a table: each page's number, and its 4096 bytes.
+/// A function that takes the pages of a table: each page's number, and its 4096 bytes.
 pub type VisitPage<'a> = dyn FnMut(u32, &[u8]) -> Result<(), DurableError> + 'a;
 
 /// See the file's header.
@@ -47,7 +47,7 @@ pub struct Checkpoint {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) layout: Layout,
     pub(crate) superblock: Superblock,
-    /// What pages are encrypted with; none: they are not.
+    /// The cipher of pages; none: they are not encrypted.
     pub(crate) cipher: Option<Arc<Cipher>>,
     pub(crate) index: Index,
     /// Whether the index in RAM is that of the checkpoint. Else another one is being made or was
@@ -123,7 +123,7 @@ impl Checkpoint {
         self.cipher.is_some()
     }
 
-    /// What the heap is made of.
+    /// The shape of the heap.
     pub fn shape(&self) -> &HeapShape {
         &self.superblock.shape
     }
@@ -133,7 +133,7 @@ impl Checkpoint {
         if self.shape().tables == tables { Ok(()) } else { Err(DurableError::OtherTables) }
     }
 
-    /// What tells the heap from all others.
+    /// The identity of the heap.
     pub fn identity(&self) -> &Identity {
         &self.superblock.identity
     }
@@ -143,7 +143,7 @@ impl Checkpoint {
         self.superblock.checkpoint
     }
 
-    /// What the caller noted with the last checkpoint.
+    /// The caller's note with the last checkpoint.
     pub fn stamp(&self) -> &Stamp {
         &self.superblock.stamp
     }

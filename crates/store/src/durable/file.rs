@@ -1,9 +1,9 @@
 //! File: a durable heap's device, with the checkpoint that it opened at.
 //!
 //! Guarantees: `open` takes the newest superblock that is whole; the whole index below it is
-//! verified before `open` returns, and a page of a table before it is handed out. What a heap that
-//! can be written was opened at is durable: a process that was killed before its sync may have
-//! left it in caches alone.
+//! verified before `open` returns, and a page of a table before it is handed out. The checkpoint at
+//! which a heap was opened to be written is durable: a process that was killed before its sync may
+//! have left it in caches alone.
 //! Never: writes, unless to create; so a device that refuses writes can be opened and read.
 //! Threads: one at a time; the log's device may be used meanwhile.
 
@@ -78,7 +78,7 @@ impl Deref for DurableFile {
 pub struct Superblocks([Option<Box<[u8]>>; 2]);
 
 impl Superblocks {
-    /// What is there now.
+    /// The superblocks that are there now.
     ///
     /// Errors: `Io`.
     pub fn of(device: &dyn Device) -> Result<Self, DurableError> {
@@ -87,7 +87,7 @@ impl Superblocks {
     }
 }
 
-/// What `open` finds where a superblock should be.
+/// The superblock that `open` finds, or the reason why there is none.
 pub(crate) type Found = Result<Superblock, Unreadable>;
 
 impl DurableFile {
@@ -250,7 +250,7 @@ impl DurableFile {
 }
 
 impl Snapshot {
-    /// What a record says; none if that cannot be in a heap whose last checkpoint is this.
+    /// The snapshot of a record; none if that cannot be in a heap whose last checkpoint is this.
     fn of(record: &SnapshotRecord, last: u64) -> Option<Self> {
         let length = record.name.iter().position(|&byte| byte == 0);
         let name = record.name.get(..length.unwrap_or(record.name.len()))?;

@@ -19,7 +19,7 @@ pub(crate) struct Index {
     used: u64,
 }
 
-/// What the bytes of a page hash to, bound to its number.
+/// The hash of the bytes of a page, bound to its number.
 pub(crate) fn checksum(secret: &Secret, node: Node, bytes: &[u8]) -> u64 {
     secret.hash(bytes).bound_to(node.0 as u64)
 }
@@ -30,7 +30,7 @@ impl Index {
         Ok(Self { words: PinnedArray::new(layout.nodes() as usize)?, used: 0 })
     }
 
-    /// What is known of the page.
+    /// The entry of the page.
     pub(crate) fn get(&self, node: Node) -> Entry {
         Entry::from_words(self.words[node.0 as usize])
     }

@@ -177,7 +177,7 @@ impl Layout {
         end.next_multiple_of(SEGMENT_BYTES_MAX)
     }
 
-    /// What is wrong when this page is.
+    /// The error if this page is wrong.
     pub(crate) fn damaged(&self, node: Node) -> DurableError {
         match self.place(node) {
             (0, page) => {

@@ -27,8 +27,8 @@ impl PageLack {
     }
 }
 
-/// What the device says of a read. What was written lies before the end of the file: an end is
-/// damage.
+/// The meaning of a device's error on a read. Written pages lie before the end of the file: an end
+/// is damage.
 pub(crate) fn lack_of(errno: Errno) -> PageLack {
     if errno == Errno::ENODATA { PageLack::Damaged } else { PageLack::Refused(errno) }
 }

@@ -2,8 +2,8 @@
 //! to its start, so that the file can be cut off; the space of the others is given back.
 //!
 //! A segment that moves keeps its number, and so do its blocks; only its place changes
-//! (`SegmentRecord`). So no table but that of the segments changes. What a snapshot keeps stays
-//! where it is.
+//! (`SegmentRecord`). So no table but that of the segments changes. Segments of a snapshot stay
+//! where they are.
 //!
 //! ```text
 //!   copy segments to places that nothing needs --> commit a checkpoint that tells of their places

@@ -1,9 +1,9 @@
 //! Rebuild: the store's tables of a salvaged heap, and where copies of objects are, made anew from
 //! the log. Each segment says what it is, and each of its blocks which object it holds.
 //!
-//! What the tables still tell comes first: a filling counts if it is the one that they name. Where
-//! they tell nothing, the last filling of a segment counts that is in the file. Of a segment
-//! without a right directory nothing is known but what is in the tables.
+//! The tables come first, as far as they are left: a filling counts if it is the one that they
+//! name. Where they tell nothing, the last filling of a segment counts that is in the file. Of a
+//! segment without a right directory nothing is known but what is in the tables.
 //!
 //! Guarantees: blocks of the segments that count keep their numbers and places. Nothing is written.
 //! Never: takes more memory than a store, a directory and a segment.
@@ -43,9 +43,9 @@ pub struct ObjectCopy {
 pub struct RebuiltLog<'a> {
     salvage: &'a Salvage,
     geometry: Geometry,
-    /// What its tables tell of blocks: as far as those that were saved tell it, and directories.
+    /// Its tables of blocks, from the saved ones as far as they are left, and from directories.
     store: Store,
-    /// By number, up to the frontier. What lives in them is not counted here.
+    /// By number, up to the frontier. Their live units are not counted here.
     segments: Vec<SegmentRecord>,
     /// Those with a right directory.
     has_directory: Vec<bool>,
@@ -259,7 +259,7 @@ impl<'a> RebuiltLog<'a> {
         }
     }
 
-    /// What the object of so many bytes costs in this block, units; none if there is no such block.
+    /// The cost of an object of so many bytes in this block, units; none if there is no such block.
     pub fn cost_in(&self, block: Block, bytes: usize) -> Option<u32> {
         let is_there = self.segment_of(block) < self.segments.len();
         is_there.then(|| self.store.share_in(block).unwrap_or(packed::cost(bytes)))
@@ -304,7 +304,7 @@ impl<'a> RebuiltLog<'a> {
         self.store.appended.store(self.appended, Ordering::Relaxed);
         let lost = OF_BLOCKS.map(|(table, _)| (table, self.salvage.lost_pages(table)));
         self.store.save(SavedUpTo::default(), &mut |table, page, bytes| {
-            // What is there of the tables of blocks stays.
+            // Pages of the tables of blocks that are left stay.
             let stays = lost.iter().any(|(of, lost)| *of == table && !lost.contains(&page));
             if stays { Ok(()) } else { visit(table, page, bytes) }
         })?;

@@ -1,8 +1,8 @@
 //! Salvage: what is left of a durable heap of which superblocks or pages of tables are damaged.
 //!
 //! A heap may be left at more than one checkpoint: at those of its two superblocks, and at those of
-//! the topmost index pages in the file, to which a damaged superblock may have led. What a heap is
-//! made of is in the superblocks and in two copies of the first one (`BIRTH_OFFSETS`).
+//! the topmost index pages in the file, to which a damaged superblock may have led. The shape of a
+//! heap is in the superblocks and in two copies of the first one (`BIRTH_OFFSETS`).
 //!
 //! A page of a table is *lost* if it fails its checksum, or if the index page that tells of it
 //! does. Of the latter only those count of which there is a slot that is not all zeros.
@@ -47,11 +47,12 @@ pub struct Salvage {
 }
 
 impl Salvage {
-    /// What is left, the newest checkpoint first; one at least.
+    /// The checkpoints that are left, the newest first; one at least.
     ///
     /// Errors: those of `open` where no superblock and no copy of the first one is whole; `Io`.
     pub fn all(device: &Arc<dyn Device>, user: Option<&Key>) -> Result<Vec<Self>, DurableError> {
-        // What an ended process has left in caches alone must not be lost once it is built on.
+        // Writes that an ended process has left in caches alone must not be lost once we build on
+        // them.
         device.sync()?;
         let found = read_superblocks(&**device, user)?;
         let placed = SuperblockId::ALL.into_iter().zip(&found);
@@ -81,7 +82,7 @@ impl Salvage {
                 all.push(salvage);
             }
         }
-        // What is made next is newer than all that was.
+        // The next checkpoint is newer than all of these.
         let newest = all.iter().map(|salvage| salvage.checkpoint).max().unwrap_or(0);
         all.iter_mut().for_each(|salvage| salvage.file.last.superblock.checkpoint = newest);
         if all.is_empty() {

@@ -47,10 +47,10 @@ const SEQUENCE_MAX: u64 = 1 << 48;
 /// More blocks than any process appends from one checkpoint to the next.
 const APPENDED_UNSAVED: u64 = 1 << 32;
 
-/// What hands on the saved pages of a table, by its id: `DurableFile::load_table`.
+/// A function that hands on the saved pages of a table, by its id: `DurableFile::load_table`.
 pub type Load<'a> = dyn FnMut(u32, &mut VisitPage<'_>) -> Result<(), DurableError> + 'a;
 
-/// What takes the pages of the store's tables: table, page, and its 4096 bytes.
+/// A function that takes the pages of the store's tables: table, page, and its 4096 bytes.
 pub type VisitSaved<'a> = dyn FnMut(u32, u32, &[u8]) -> Result<(), DurableError> + 'a;
 
 /// A page of a table, being made.
@@ -154,8 +154,8 @@ impl Store {
         Self::open_behind(None, log, options, file.identity().clone())
     }
 
-    /// The store that was saved in the file, over its log. What lived lives; `load` hands on the
-    /// saved pages. What was reserved has to be reserved again.
+    /// The store that was saved in the file, over its log. Its live objects live; `load` hands on
+    /// the saved pages. Reservations have to be made again.
     ///
     /// Errors: `Inconsistent`; `Store` for options that cannot work or if memory is lacking; those
     /// of `load`.

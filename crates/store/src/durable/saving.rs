@@ -112,8 +112,8 @@ impl Saving<'_> {
         self.checkpoint
     }
 
-    /// Makes the checkpoint the last one; returns its number. What the caller wrote to the log
-    /// before is part of it.
+    /// Makes the checkpoint the last one; returns its number. The caller's earlier writes to the
+    /// log are part of it.
     ///
     /// Errors: `Io`, and nothing has happened; `SyncFailed` and `Undecided`, and no checkpoint can
     /// be made any more.

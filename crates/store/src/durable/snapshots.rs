@@ -142,8 +142,8 @@ impl DurableFile {
         saving.commit(stamp)
     }
 
-    /// The store's tables with what lives in the snapshot alive, and all fillings of now. What it
-    /// tells of blocks (checksums, sharers) is as it was: their segments were not filled again.
+    /// The store's tables with what lives in the snapshot alive, and all fillings of now. Its
+    /// checksums and sharers of blocks are as they were: the segments were not filled again.
     fn merged(&self, then: &Checkpoint) -> Result<(Scalars, Vec<SegmentRecord>), DurableError> {
         let (mut segments, of_then) = (self.segments()?, then.segments()?);
         let mut live_units = 0;
@@ -202,5 +202,5 @@ impl DurableFile {
     }
 }
 
-/// What a snapshot needs was written over.
+/// A segment of a snapshot was written over.
 const LOST: DurableError = DurableError::Inconsistent("a segment of a snapshot");

@@ -88,14 +88,14 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What was found.
+/// The findings.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Report {
     /// Pages of tables and index that were read.
     pub pages: u64,
     /// Blocks of the log that were read.
     pub blocks: u64,
-    /// What is damaged: the first `FINDINGS_MAX`.
+    /// The damage: the first `FINDINGS_MAX`.
     pub findings: Vec<Finding>,
     /// Findings that are not listed.
     pub unlisted: u64,

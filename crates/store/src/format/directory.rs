@@ -44,7 +44,7 @@ struct Header {
     checksum: U64,
 }
 
-/// What a directory says of one data block.
+/// The entry of one data block in a directory.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Entry {
@@ -154,7 +154,7 @@ pub(crate) fn filling_of(directory: &mut [u8]) -> Option<Filling> {
     })
 }
 
-/// What a directory that verified tells of its `index`th block.
+/// The `index`th entry of a directory that verified.
 pub(crate) fn entry(directory: &[u8], index: usize) -> Option<Told> {
     let (header, _) = Header::read_from_prefix(directory).ok()?;
     let at = HEADER_BYTES + index * ENTRY_BYTES;

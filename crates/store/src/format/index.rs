@@ -23,7 +23,7 @@ pub const FANOUT: u32 = 128;
 const _: () = assert!(size_of::<Entry>() == ENTRY_BYTES);
 const _: () = assert!(FANOUT as usize * ENTRY_BYTES == BLOCK_BYTES);
 
-/// What is known of a page.
+/// The entry of a page.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -54,7 +54,7 @@ impl Entry {
         Self { tag, ..self }
     }
 
-    /// What proves that the page is what was encrypted.
+    /// The proof that the page is as it was encrypted.
     pub(crate) fn tag(&self) -> &Tag {
         &self.tag
     }
@@ -63,7 +63,7 @@ impl Entry {
         self == Self::NONE
     }
 
-    /// What the page's bytes hash to, bound to its number.
+    /// The hash of the page's bytes, bound to its number.
     pub(crate) fn checksum(self) -> u64 {
         self.checksum.get()
     }

@@ -48,7 +48,7 @@ const COMMITS: u32 = 1;
 
 const _: () = assert!(PIECES == 16 && RECORD_MAX + FRAME_HEADER <= FRAME_BYTES);
 
-/// What a file is made of, fixed when it is made.
+/// The shape of a file, fixed when it is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapShape {
     /// Random for each file.
@@ -110,10 +110,10 @@ impl MapShape {
     }
 }
 
-/// What a superblock says.
+/// The content of a superblock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapSuperblock {
-    /// What the file is made of.
+    /// The shape of the file.
     pub shape: MapShape,
     /// Counted from 1: of two superblocks the later one counts.
     pub sequence: u64,
@@ -236,7 +236,7 @@ struct FrameHeader {
 const _: () = assert!(size_of::<FrameHeader>() == FRAME_HEADER);
 const FRAME_CHECKSUM: Range<usize> = 56..64;
 
-/// What a frame says beside its records.
+/// The header of a frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FrameNote {
     /// Where it begins in the log.
@@ -301,7 +301,7 @@ impl FrameNote {
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RecordHeader {
-    /// Of what follows, and of the position.
+    /// Of the fields below, and of the position.
     checksum: U64,
     page: U32,
     /// Bit i: piece i of the page follows.
@@ -311,14 +311,14 @@ struct RecordHeader {
 
 const _: () = assert!(size_of::<RecordHeader>() == RECORD_HEADER);
 
-/// What a record says: which pieces of which page are what.
+/// A record: pieces of a page, with their bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record<'a> {
     /// The page.
     pub page: u32,
     /// Bit i: piece i is there.
     pub pieces: u16,
-    /// What the pieces hold, one behind the other.
+    /// The bytes of the pieces, one behind the other.
     pub(crate) content: &'a [u8],
 }
 

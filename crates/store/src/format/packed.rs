@@ -24,7 +24,7 @@ const OBJECTS_MAGIC: u32 = u32::from_le_bytes(*b"dhp1");
 /// First bytes of every block of compressed pages: "dhc1".
 const PAGES_MAGIC: u32 = u32::from_le_bytes(*b"dhc1");
 
-/// What a packed block holds.
+/// The content of a packed block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Content {
@@ -50,7 +50,7 @@ struct Header {
     reserved: [u8; 8],
 }
 
-/// What the directory says of one object.
+/// The entry of one object in the directory.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Entry {
@@ -65,7 +65,7 @@ pub const HEADER_BYTES: usize = 16;
 /// Bytes of an entry of its directory.
 pub const ENTRY_BYTES: usize = 8;
 
-/// What objects begin at multiples of.
+/// Objects begin at multiples of so many bytes.
 pub const ALIGNMENT: usize = 8;
 
 /// Bytes of a block for entries and objects.

@@ -67,7 +67,7 @@ pub(crate) struct Scalars {
     pub(crate) appended: U64,
 }
 
-/// What is kept of a segment.
+/// The record of a segment.
 #[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct SegmentRecord {

@@ -55,7 +55,7 @@ pub struct TableShape {
     pub pages: u32,
 }
 
-/// What a durable heap is made of, fixed when it is created.
+/// The shape of a durable heap, fixed when it is created.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HeapShape {
     /// Its tables, in the order in which they lie in the file; at most `TABLES_MAX`.
@@ -70,7 +70,7 @@ pub struct HeapShape {
     pub capacity_bytes: u64,
 }
 
-/// What the caller notes with a checkpoint.
+/// The caller's note with a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stamp {
     /// When it was made, seconds since 1970.
@@ -81,7 +81,7 @@ pub struct Stamp {
     pub words: [u64; WORDS],
 }
 
-/// What a superblock says.
+/// The content of a superblock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Superblock {
     pub(crate) identity: Identity,
@@ -155,7 +155,7 @@ struct Table {
 /// Where the checksum lies, in every version; also of superblocks of maps.
 pub(super) const CHECKSUM_AT: usize = 4088;
 
-/// What all superblocks have in all versions, those of maps, too.
+/// The fields that all superblocks have in all versions, those of maps, too.
 #[derive(FromBytes)]
 #[repr(C)]
 struct Frame {

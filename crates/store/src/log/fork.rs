@@ -129,8 +129,8 @@ impl Store {
         self.space.lock().pins.any()
     }
 
-    /// What only this pin withheld can be reused. A token inherited over a fork means nothing in
-    /// the child, and is ignored there.
+    /// Space that only this pin withheld can be reused. A token inherited over a fork means nothing
+    /// in the child, and is ignored there.
     pub fn unpin(&self, token: PinToken) {
         if token.generation as usize != self.blocks.devices.current() {
             return;

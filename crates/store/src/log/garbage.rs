@@ -69,7 +69,7 @@ pub struct Objects<'a, 'b> {
     /// The blocks from `next` on.
     rest: &'b mut [u8],
     next: u32,
-    /// What is left of a packed block, and what a page costs in it if it is one of pages.
+    /// The rest of a packed block, and the cost of a page in it if it is one of pages.
     packed: Option<(Block, Option<u32>, PackedObjects<'b>)>,
 }
 
@@ -148,7 +148,7 @@ pub enum VictimObject<'b> {
     Unreadable {
         /// The block.
         block: Block,
-        /// What came of the last attempt.
+        /// The error of the last attempt.
         error: StoreError,
     },
 }
@@ -162,7 +162,7 @@ pub struct WholeObject<'b> {
     pub name: u64,
     /// The hash of the bytes; none if they are not those that were appended.
     pub hash: Option<ContentHash>,
-    /// What reads of it are held against.
+    /// The checksum for reads of it.
     pub checksum: u32,
     /// Its bytes. Not to be served if there is no `hash`.
     pub data: &'b [u8],
@@ -185,7 +185,7 @@ pub struct PackedObject<'b> {
     pub name: u32,
     /// Whether it is a compressed page.
     pub content: Content,
-    /// What it is retired at.
+    /// The cost at which it is retired.
     pub cost: u32,
     /// Its bytes, as they are in the block.
     pub data: &'b [u8],

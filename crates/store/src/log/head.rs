@@ -9,9 +9,9 @@ use crate::block::Segment;
 /// One of the two ends of the log that blocks are appended to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Head {
-    /// What the pager evicts.
+    /// Objects that the pager evicts.
     Fresh,
-    /// What collection moves.
+    /// Objects that collection moves.
     Survivor,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct OpenSegment {
     pub(crate) first_order: u64,
 }
 
-/// What the lock of a head protects.
+/// The state under the lock of a head.
 pub(crate) struct HeadState {
     pub(crate) open: Option<OpenSegment>,
     /// The directory of the open segment, being filled.

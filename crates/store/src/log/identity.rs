@@ -9,14 +9,14 @@ use std::hash::{BuildHasher, RandomState};
 use crate::block::checksum::Secret;
 use crate::block::cipher::Key;
 
-/// What tells a store from all others, for as long as its blocks are to be read.
+/// The identity of a store, as long as its blocks are to be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// Is in the directory of every segment.
     pub id: u64,
-    /// What the bytes of blocks are hashed with.
+    /// The secret for hashes of blocks.
     pub secret: Secret,
-    /// What they are encrypted with; none: they are not.
+    /// The key of blocks; none: they are not encrypted.
     pub key: Option<Key>,
 }
 

@@ -154,7 +154,7 @@ impl Counters {
         self.units_appended.fetch_add(live_units, Relaxed);
     }
 
-    /// In a forked child: what the parent counted is the parent's. What lives is inherited.
+    /// In a forked child: the parent's counts are the parent's. Live blocks are inherited.
     pub(crate) fn become_child(&self) {
         self.counts.iter().for_each(|count| count.store(0, Relaxed));
     }

@@ -36,8 +36,8 @@ use crate::space::segment::{SegmentTable, State, TABLE_BYTES_PER_SEGMENT};
 use crate::space::{Space, level_of};
 
 /// Packed blocks that are kept after they were read, for each segment buffer; no more than a
-/// segment in all. What is wanted of a block after its first object is wanted within one or two
-/// reads of each thread (docs/decisions/0009-recent-blocks.md).
+/// segment in all. Threads want further objects of a block within one or two reads of each thread
+/// (docs/decisions/0009-recent-blocks.md).
 const RECENT_PER_BUFFER: usize = 8;
 
 /// A log of checked blocks on a device.
@@ -60,7 +60,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// A store without blocks; whatever the device holds is of no interest. What it writes is
+    /// A store without blocks; whatever the device holds is of no interest. Its writes are
     /// encrypted, if there is a key. Nobody else need have the key.
     ///
     /// Errors: `Options` for those that cannot work, `Io` if memory is lacking.
@@ -210,7 +210,7 @@ impl Store {
         }
     }
 
-    /// What a compressed page costs in this block; none if the block is not one of compressed
+    /// The cost of a compressed page in this block; none if the block is not one of compressed
     /// pages. The caller holds the block, or only takes a hint.
     pub fn share_in(&self, block: Block) -> Option<u32> {
         if let Some(second) = self.second_with(block) {
@@ -382,7 +382,7 @@ impl Store {
         own + size_of::<Self>() as u64 + second
     }
 
-    /// What the store counted, and the state of its segments.
+    /// The counts of the store, and the state of its segments.
     pub fn stats(&self) -> StoreStats {
         let space = self.space.lock();
         let count =

@@ -2,8 +2,8 @@
 //!
 //! The second tier is a log of its own: with its own device, space, buffers and heads. Its blocks
 //! are numbered after those of the first one, so that a number says in which of the two a block is.
-//! What is reserved is reserved in the first tier alone: whatever cannot go to the second one has
-//! its place there, and a second tier that is full or fails costs no promise.
+//! All room is reserved in the first tier alone: an object that cannot go to the second one has its
+//! place there, and a second tier that is full or fails costs no promise.
 //!
 //! Guarantees: a block is served by the tier that it was appended to.
 //! Never: moves a block from tier to tier; the owner of an object does, by appending it again.

@@ -49,7 +49,7 @@ const READERS_WAIT: Duration = Duration::from_micros(50);
 /// How long a writer sleeps at most before it looks again by itself.
 const WRITER_WAIT: Duration = Duration::from_millis(100);
 
-/// What a head is missing to open a segment, and where it comes from.
+/// The thing that a head lacks to open a segment, and where it comes from.
 enum Missing {
     /// A buffer: all are sealed or being written.
     Buffer,

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: the cost of a choice depends on the number of buckets, not on the size of the log. A
 //! segment that could not be emptied lately is not chosen. Nor is one that a pin would withhold,
-//! unless pins end with the next checkpoint and nothing else can be won. What a snapshot keeps is
+//! unless pins end with the next checkpoint and nothing else can be won. A segment of a snapshot is
 //! never chosen.
 //! Never: allocates, blocks, does I/O.
 //! Threads: under the lock of the space.

@@ -29,7 +29,7 @@ const QUIET_NS: u64 = 50_000_000;
 /// Looks that a segment has to stay free before it is discarded.
 const IDLE_LOOKS: u64 = 2;
 
-/// What a look may do.
+/// The work that a look may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Look {
     /// Free segments that are kept because they will be taken soon.

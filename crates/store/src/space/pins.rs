@@ -1,7 +1,8 @@
 //! Pins: which fillings are kept for forked children, or for checkpoints: the last one, those that
 //! are snapshots, those that somebody reads.
 //!
-//! A pin keeps what lives when it is taken. What had died before is kept by earlier pins only.
+//! A pin keeps the objects that live when it is taken. Only earlier pins keep those that had died
+//! before.
 //!
 //! Guarantees: `newest` is the last filling that any pin covers, `newest_of` the last one that any
 //! of the pins covers which were there at a moment.

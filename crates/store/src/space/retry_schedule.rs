@@ -25,7 +25,7 @@ pub(crate) type Buffers = u64;
 
 const _: () = assert!(BUFFERS_MAX == Buffers::BITS as usize);
 
-/// What is known of the segments that the device refused, by buffer.
+/// The segments that the device refused, by buffer.
 pub(crate) struct RetrySchedule {
     /// Those that wait for the next try.
     waiting: Buffers,

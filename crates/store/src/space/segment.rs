@@ -106,7 +106,7 @@ impl State {
 /// Marks that a segment is in no buffer.
 const ON_DEVICE: u32 = 0;
 
-/// What is known of every segment; 41 bytes each, populated where touched.
+/// The state of every segment; 41 bytes each, populated where touched.
 pub(crate) struct SegmentTable {
     live: PinnedArray<AtomicU32>,
     buffer: PinnedArray<AtomicU32>,

@@ -1,8 +1,8 @@
 //! Snapshots: the space of a durable log that checkpoints with a name keep.
 //!
 //! A snapshot is a pin that stays until its name goes. It keeps every segment in which something
-//! lived when it was taken: as a whole, so to empty one would win nothing. What is alive may have
-//! to be written anew twice beside that: for the last checkpoint, and for the next one. So the
+//! lived when it was taken: as a whole, so to empty one would win nothing. Live objects may have to
+//! be written anew twice beside that: for the last checkpoint, and for the next one. So the
 //! blocks that can be reserved shrink by half of what snapshots keep.
 //!
 //! Guarantees: `held` and `held_dead` are what `count_held` counts. A snapshot that would leave

@@ -43,7 +43,7 @@ impl Fault {
     }
 }
 
-/// What the handler answers about a fault.
+/// The handler's verdict on a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is repaired: run the instruction again.
@@ -83,7 +83,7 @@ pub fn install(handler: Handler) -> Result<()> {
     Ok(())
 }
 
-/// What the program believes to be installed for SIGBUS.
+/// The action that the program believes to be installed for SIGBUS.
 pub fn previous() -> libc::sigaction {
     let action = previous::get();
     // SAFETY: zeroed is a valid sigaction.

@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Who may read and write a new file: its owner.
+/// The mode of a new file: its owner reads and writes it.
 const MODE: u32 = 0o600;
 
 /// An open file.

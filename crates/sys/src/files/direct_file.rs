@@ -29,7 +29,7 @@ const BLOCK_LOGICAL_SIZE: libc::c_ulong = 0x1268;
 const ALIGNMENT_DEFAULT: usize = 4096;
 const NAMES_TRIED_MAX: u32 = 100;
 
-/// What `open_path` does about existing data.
+/// The treatment of existing data by `open_path`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
     /// Refuse if the first 68 KiB are neither zero nor an earlier store.
@@ -186,7 +186,7 @@ impl DirectFile {
         }
     }
 
-    /// What the first bytes say that it holds; None: nothing that we must not overwrite.
+    /// The content that the first bytes name; None: nothing that we must not overwrite.
     fn contents(&self) -> Result<Option<&'static str>> {
         let mut head = PinnedArray::<u8>::new(signature::HEAD_BYTES)?;
         // SAFETY: a mutable borrow of so many bytes.
@@ -231,8 +231,8 @@ impl DirectFile {
         // The kernel takes the offset as two halves, of which the first is whole on 64 bits.
         // SAFETY: IoSliceMut is laid out as iovec, and the borrows allow the kernel to write.
         let answer = unsafe { raw_call!(SYS_preadv, fd, first, bufs.len(), offset, 0) };
-        // What one call left over, for whatever reason, is read piece by piece: the pieces tell the
-        // reason.
+        // Bytes that one call left over, for whatever reason, are read piece by piece: the pieces
+        // tell the reason.
         let mut done = answer.unwrap_or(0);
         let mut at = offset;
         for buf in bufs {
@@ -345,7 +345,7 @@ impl DirectFile {
         self.is_device
     }
 
-    /// What offsets, lengths and buffer addresses must be multiples of: a power of two of bytes.
+    /// Offsets, lengths and buffer addresses must be multiples of this: a power of two of bytes.
     pub fn alignment(&self) -> usize {
         self.alignment
     }
@@ -466,7 +466,7 @@ fn device_len(fd: &impl AsRawFd) -> Result<u64> {
     Ok(bytes)
 }
 
-/// What the kernel demands of direct I/O (statx, Linux 6.1; devices: their logical block).
+/// The kernel's alignment for direct I/O (statx, Linux 6.1; devices: their logical block).
 fn alignment(fd: &Descriptor, is_device: bool) -> usize {
     if is_device {
         let mut bytes: libc::c_int = 0;

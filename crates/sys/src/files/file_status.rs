@@ -43,7 +43,7 @@ pub(crate) fn at(path: &CStr) -> Result<libc::stat> {
     unsafe { filled(|stat: *mut libc::stat| raw_call!(SYS_stat, path.as_ptr(), stat)) }
 }
 
-/// What a call fills in.
+/// The struct that a call fills in.
 ///
 /// # Safety
 /// All zeros are a value of the type, and the call writes no more than one.

@@ -1,12 +1,12 @@
 //! Sparse file: pages of RAM that processes share by their offset; a page that nobody filled is a
 //! hole.
 //!
-//! It is a memfd. Another process of the same user opens it by a descriptor of who has it. A page
-//! that is there is mapped by the kernel itself, in every process; a hole in a mapping that is
+//! It is a memfd. Another process of the same user opens it by a descriptor of one that has it. A
+//! page that is there is mapped by the kernel itself, in every process; a hole in a mapping that is
 //! registered with userfaultfd raises SIGBUS. A page in swap is no hole.
 //!
-//! A page comes by `UFFDIO_COPY` in one of the mappings, or by `copy_pages`, and who touches it
-//! then has the kernel map it. Only the latter leaves a page-table entry clean that is not written,
+//! A page comes by `UFFDIO_COPY` in one of the mappings, or by `copy_pages`, and then the kernel
+//! maps it at a touch. Only the latter leaves a page-table entry clean that is not written,
 //! and at a dirty one the kernel flushes the TLB when it drops it.
 //!
 //! Guarantees: close-on-exec; when `punch` answers Ok no process can touch the pages through an old
@@ -149,12 +149,12 @@ impl SparseFile {
         }
     }
 
-    /// Maps its first `bytes` bytes, readable and writable, shared with whoever else maps it.
+    /// Maps its first `bytes` bytes, readable and writable, shared with all that map it.
     pub fn map(&self, bytes: usize) -> Result<*mut u8> {
         self.map_part(0, bytes, libc::PROT_READ | libc::PROT_WRITE, Placement::Anywhere)
     }
 
-    /// Maps `bytes` bytes from this offset on, shared with whoever else maps them.
+    /// Maps `bytes` bytes from this offset on, shared with all that map them.
     pub fn map_part(
         &self,
         offset: u64,

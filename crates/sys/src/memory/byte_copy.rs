@@ -2,7 +2,7 @@
 //! unreadable.
 //!
 //! The compiler cannot look into the copy: it neither assumes that the bytes stay as they are nor
-//! reads them twice. What was copied while another thread wrote is any mixture of old and new
+//! reads them twice. A copy that was made while another thread wrote is any mixture of old and new
 //! bytes; the caller finds that out and throws it away. Eight bytes, or four, go as one, as by a
 //! pointer.
 //!

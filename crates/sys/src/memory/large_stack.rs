@@ -1,7 +1,7 @@
 //! Large stack: runs a function once on a stack that is mapped for it alone.
 //!
-//! What needs hundreds of KiB of stack once, in a thread of the program, would otherwise overflow a
-//! small stack, or leave a large one with pages that nobody needs again.
+//! A function that needs hundreds of KiB of stack once, in a thread of the program, would otherwise
+//! overflow a small stack, or leave a large one with pages that nobody needs again.
 //!
 //! Guarantees: the function runs once, with `bytes` of stack above a guard page, and has returned
 //! afterwards; the stack is unmapped then.

@@ -8,7 +8,7 @@ use crate::PAGE;
 use crate::errno::{Errno, Result, check};
 use libc::c_void;
 
-/// What the kernel should do with a range: see madvise(2).
+/// Advice to the kernel about a range: see madvise(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 #[allow(missing_docs)] // the names are those of madvise(2)
@@ -115,8 +115,8 @@ pub unsafe fn replace(ptr: *mut u8, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// Puts a page of private memory of its own in place of a page of a reservation, at once: who
-/// touches the page finds what was there or what `fill` has written.
+/// Puts a page of private memory of its own in place of a page of a reservation, at once: a touch
+/// of the page finds the old bytes or those that `fill` has written.
 ///
 /// # Errors
 /// Nothing has changed, or there is nothing any more: a touch ends the process then.

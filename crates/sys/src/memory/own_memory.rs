@@ -30,7 +30,7 @@ pub struct Part {
 /// ENOSYS, EPERM: a seccomp filter forbids process_vm_readv(2).
 ///
 /// # Safety
-/// What is copied to is the caller's, that long, and can be written without a fault.
+/// The target of each copy is the caller's, that long, and can be written without a fault.
 pub unsafe fn copy(parts: &[Part]) -> Result<usize> {
     const NONE: libc::iovec = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
     let (mut to, mut from) = ([NONE; PARTS_MAX], [NONE; PARTS_MAX]);

@@ -110,7 +110,7 @@ impl Victim {
     }
 }
 
-/// What became of a victim.
+/// The outcome for a victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// It is gone, and its final bytes are in `into`.

@@ -2,9 +2,9 @@
 //! open.
 //!
 //! A page goes in as a reference, so stores by others show in it until the page is a hole in the
-//! file. What is in the pipe outlives the process that put it there.
+//! file. Pages in the pipe outlive the process that put them there.
 //!
-//! Guarantees: a page is in it whole or not at all; `held_bytes` is exact, whoever died when.
+//! Guarantees: a page is in it whole or not at all; `held_bytes` is exact, whenever a process dies.
 //! Never: blocks | allocates, but for `create` and `of_process`.
 //! Threads: one at a time, of all processes; the callers see to that.
 

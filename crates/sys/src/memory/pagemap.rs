@@ -98,7 +98,8 @@ pub fn untouched_pages(addr: usize, len: usize, each: &mut dyn FnMut(usize, usiz
     let pagemap = open().map_err(|_| Errno::ENOTSUP)?;
     let scan = Scan {
         flags: SCAN_PROTECTS | SCAN_IF_TRACKING,
-        // What left the page table as it was protected has a marker, which counts as swapped.
+        // A page that left the page table while it was protected has a marker, which counts as
+        // swapped.
         wanted: IS_PRESENT | IS_SWAPPED,
         told: IS_PRESENT | IS_SWAPPED | IS_WRITTEN,
     };
@@ -117,12 +118,12 @@ fn open() -> Result<Descriptor> {
     Descriptor::open(c"/proc/self/pagemap", libc::O_RDONLY, 0)
 }
 
-/// What the kernel is asked.
+/// A question to the kernel.
 struct Scan {
     flags: u64,
     /// Pages that are any of these.
     wanted: u64,
-    /// What is told of them.
+    /// The facts that it tells of them.
     told: u64,
 }
 

@@ -27,7 +27,7 @@ const CONTINUE_MODE_DONTWAKE: u64 = 1;
 const PROTECT_MODE_ON: u64 = 1;
 const PROTECT_MODE_DONTWAKE: u64 = 2;
 
-/// What the kernel's userfaultfd can do: bits of `features()`.
+/// Features of the kernel's userfaultfd: bits of `features()`.
 pub mod feature {
     /// Writes to pages that we protect are reported (5.7).
     pub const PROTECTS: u64 = 1 << 0;
@@ -154,7 +154,7 @@ impl Userfaultfd {
         }
     }
 
-    /// What this kernel can do: bits of `feature`.
+    /// The features of this kernel: bits of `feature`.
     pub fn features(&self) -> u64 {
         self.features
     }

@@ -1,7 +1,7 @@
 //! Environment: the variables of this process, as far as they may be believed.
 //!
-//! Guarantees: a process with more rights than who started it (setuid, setgid, file capabilities)
-//! has none.
+//! Guarantees: a process with more rights than the user who started it (setuid, setgid, file
+//! capabilities) has none.
 //! Never: runs in a signal handler.
 //! Threads: any.
 

@@ -1,8 +1,8 @@
 //! Kept stderr: the summary reaches the user though the program closes its stderr before it ends,
 //! as the GNU core utilities do.
 //!
-//! Guarantees: a forked child keeps none, so who reads the stderr of a program through a pipe waits
-//! for nobody but the process that `keep` was called in.
+//! Guarantees: a forked child keeps none, so a reader of a program's stderr through a pipe waits
+//! only for the process that `keep` was called in.
 //! Never: is a cancellation point.
 //! Threads: the one that starts the runtime, the one that forks, and the one that ends the process.
 
@@ -30,8 +30,8 @@ pub fn forget() {
     }
 }
 
-/// Writes to stderr, or to what was kept if that is closed. What cannot be written is left out:
-/// nobody is there to read it.
+/// Writes to stderr, or to what was kept if that is closed. Bytes that cannot be written are left
+/// out: nobody is there to read them.
 pub fn write_all(bytes: &[u8]) {
     let kept = KEPT.load(Ordering::Relaxed);
     let closed = kept != NONE && !is_open(libc::STDERR_FILENO);

@@ -30,7 +30,7 @@ fn bytes_of(numbers: &RangeInclusive<u64>, kind: i32) -> libc::flock {
     lock
 }
 
-/// Holds a number, together with whoever else does. The file is open for reading.
+/// Holds a number, together with other processes. The file is open for reading.
 pub fn hold(file: RawFd, number: u64) -> Result<()> {
     let mut lock = bytes_of(&(number..=number), libc::F_RDLCK);
     // SAFETY: the kernel reads the struct.

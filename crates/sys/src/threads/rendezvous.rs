@@ -1,9 +1,9 @@
 //! Rendezvous: a small file in RAM by which processes of one user find each other, share tables and
-//! see who lives.
+//! see which of them live.
 //!
 //! It lies in a folder of its own that only the user can enter. A process that holds the *door*
 //! (flock) joins or leaves; each member then holds the lock of a byte (an open file description
-//! lock) for as long as it lives, so the kernel itself tells who has died.
+//! lock) for as long as it lives, so the kernel itself tells which have died.
 //!
 //! Guarantees: close-on-exec; a folder or file of somebody else is refused; room for the tables is
 //! reserved before they are mapped; a file is removed only while no member has a lock of it.
@@ -50,8 +50,8 @@ pub fn folder() -> Result<CString> {
 /// As `folder`, and what could not be used of what is there.
 fn folder_in(places: [&str; 2], user: u32) -> Result<(CString, Option<(CString, Errno)>)> {
     let (mut refused, mut failure) = (None, Errno::ENOENT);
-    // What is there before what is not: when the name is free again, those who meet elsewhere since
-    // it was taken must be found.
+    // Folders that are there come first: when the name is free again, those who meet elsewhere
+    // since it was taken must be found.
     for makes in [false, true] {
         for place in places {
             let place = place.replace("{uid}", &user.to_string());
@@ -125,7 +125,8 @@ impl Rendezvous {
         Ok(Rendezvous { file, path })
     }
 
-    /// The door, unless somebody has it now: for who must not wait. The file may have been removed.
+    /// The door, unless somebody has it now: for callers that must not wait. The file may have been
+    /// removed.
     pub fn door_if_free(&self) -> Option<Door<'_>> {
         let how = libc::LOCK_EX | libc::LOCK_NB;
         // SAFETY: no memory arguments.
@@ -213,7 +214,7 @@ impl Door<'_> {
 
     /// Removes the file's name: the last member leaves.
     pub fn remove(&self) {
-        // SAFETY: the path ends with NUL. A file that stays is made anew by the next who joins.
+        // SAFETY: the path ends with NUL. The next process that joins makes a file that stays anew.
         let _ = unsafe { raw_call!(SYS_unlink, self.0.path.as_ptr()) };
     }
 }

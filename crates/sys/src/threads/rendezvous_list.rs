@@ -21,8 +21,8 @@ pub fn names(prefix: &str) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Removes those of which no member lives: they take RAM. What cannot be looked at stays; the next
-/// a process that wants the file makes it anew.
+/// Removes those of which no member lives: they take RAM. A file that cannot be looked at stays;
+/// the next process that wants it makes it anew.
 pub fn sweep(prefix: &str) {
     for name in names(prefix).unwrap_or_default() {
         if let Ok(file) = Rendezvous::existing(&name) {

@@ -49,7 +49,7 @@ fn change(how: i32, mask: &Mask) -> Mask {
 }
 
 /// Opens SIGBUS for the calling thread, once: a program that links us may have blocked all signals,
-/// and would die of its first fault. What it blocks later is its own affair.
+/// and would die of its first fault. Signals that it blocks later are its own affair.
 #[inline]
 pub fn open_fault_signal() {
     // SAFETY: the calling thread's own area.

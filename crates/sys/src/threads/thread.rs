@@ -36,7 +36,7 @@ unsafe impl Send for ThreadId {}
 // SAFETY: a shared ThreadId has no operations.
 unsafe impl Sync for ThreadId {}
 
-/// What the thread needs to start, in the page above its stack.
+/// The arguments that the thread starts with, in the page above its stack.
 #[derive(Clone, Copy)]
 struct Start {
     run: fn(usize),

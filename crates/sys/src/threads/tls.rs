@@ -11,7 +11,7 @@ use crate::raw_call::raw_call;
 use core::arch::{asm, global_asm};
 use core::ffi::c_void;
 
-/// What deepheap keeps for a thread. All zero in a new one.
+/// The words that deepheap keeps for a thread. All zero in a new one.
 #[repr(C, align(32))]
 #[derive(Debug)]
 pub struct ThreadArea {

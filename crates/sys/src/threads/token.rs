@@ -1,6 +1,6 @@
 //! Token: what one of several processes can take: those that a process has forked off, and itself.
 //!
-//! Guarantees: it is taken once, whoever tries at the same time.
+//! Guarantees: it is taken once, however many try at the same time.
 //! Never: blocks | allocates.
 //! Threads: any.
 

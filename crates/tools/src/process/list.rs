@@ -20,7 +20,7 @@ use crate::process::Process;
 /// How long it is believed that a process has no deepheap.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What was found out about a process that has none.
+/// The facts about a process that has none.
 struct Stranger {
     started: String,
     program: Option<PathBuf>,

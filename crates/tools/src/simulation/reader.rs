@@ -25,7 +25,7 @@ const FAULTS_LEAST: usize = 16;
 /// A scan that goes on does so at most so many pages beyond the window before.
 const SKIPPED_MAX: u32 = 8;
 
-/// What happens in a trace that a replay needs.
+/// A step of a trace that a replay needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Of a page that was there when the trace began, to which it tells that it left.
@@ -54,7 +54,7 @@ impl Step {
     }
 }
 
-/// What the traced program itself met.
+/// The counts of the traced program itself.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Seen {
     /// Touches: faults, and pages that a scan passed.
@@ -65,8 +65,8 @@ pub struct Seen {
     pub written_bytes: u64,
 }
 
-/// What faults cost, nanoseconds, by the trace: the median, for those that wait for room in RAM or
-/// for a processor say nothing of the next.
+/// The cost of faults, nanoseconds, by the trace: the median, for those that wait for room in RAM
+/// or for a processor say nothing of the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Costs {
     /// One that finds its object cached.
@@ -77,7 +77,7 @@ pub struct Costs {
     pub lost_ns: u64,
 }
 
-/// What is known of a page while a trace is read.
+/// The state of a page while a trace is read.
 #[derive(Clone, Copy)]
 struct Page {
     object: u32,
@@ -90,7 +90,7 @@ struct Page {
     bytes: u16,
 }
 
-/// How a page came within reach.
+/// How a page came to the page buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
     /// Before the trace began.
@@ -241,7 +241,7 @@ impl Reader {
             reader.clock.note(traced.lane, &traced.record);
             reader.read(traced.lane, &traced.record);
         }
-        // What was there comes first, in the order in which it left.
+        // Pages that were there come first, in the order in which they left.
         reader.steps.sort_by_key(|step| !matches!(step, Step::Early(_)));
         reader
     }
@@ -306,7 +306,7 @@ impl Reader {
                 self.touch(after(further), lane, false, How::Passed);
             }
         }
-        // The first page of a stretch that a worker reads is its mark.
+        // The first page of a window that a worker reads is its mark.
         let is_ahead = record.happened == Happened::Ahead;
         let expected = if is_ahead { record.page } else { after(passed) };
         let begin = begin - usize::from(is_ahead);

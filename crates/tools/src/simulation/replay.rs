@@ -24,7 +24,7 @@ use deepheap_policy::{PAGE, trail};
 /// Threads whose scans are told apart.
 pub const LANES: usize = 16;
 
-/// What becomes of an object when its page leaves the page buffer.
+/// How an object leaves the page buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Leaves {
     /// It is as it came.
@@ -44,7 +44,7 @@ pub struct Touch {
     pub page: u32,
     /// Bytes of it in the cache.
     pub bytes: u16,
-    /// What becomes of it afterwards.
+    /// How it leaves.
     pub leaves: Leaves,
     /// It holds nothing before.
     pub is_new: bool,
@@ -96,7 +96,7 @@ impl Terms {
 pub struct Counts {
     /// Touches.
     pub touches: u64,
-    /// Of pages that were within reach.
+    /// Of pages that were in the page buffer.
     pub in_reach: u64,
     /// Of objects in the cache.
     pub cached: u64,
@@ -274,7 +274,7 @@ impl Limits {
     }
 }
 
-/// What the border is moved by.
+/// The counts that move the border.
 #[derive(Default)]
 struct Border {
     part: usize,

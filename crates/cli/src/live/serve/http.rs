@@ -28,13 +28,13 @@ impl Read for Until<'_> {
     }
 }
 
-/// What was asked.
+/// A request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Request {
     /// The path, without what stands behind the question mark.
     pub path: String,
     query: Vec<(String, String)>,
-    /// What stands behind `Authorization: Bearer`.
+    /// The token behind `Authorization: Bearer`.
     bearer: Option<String>,
 }
 
@@ -106,7 +106,7 @@ fn parse(head: &str) -> Result<Request, Answer> {
     Ok(Request { path: path.to_owned(), query, bearer })
 }
 
-/// What is sent.
+/// An answer to send.
 pub struct Answer {
     status: &'static str,
     content_type: &'static str,
@@ -116,7 +116,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// What was asked for.
+    /// The document that was asked for.
     pub fn of(content_type: &'static str, body: String) -> Answer {
         Answer { status: "200 OK", content_type, headers: Vec::new(), body: body.into_bytes() }
     }

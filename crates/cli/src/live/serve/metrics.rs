@@ -12,7 +12,7 @@ use deepheap::stats::FaultKind;
 
 use crate::live::watch::Watched;
 
-/// What the text is.
+/// The type of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// The bounds of fault latencies: one nanosecond below so many powers of two.
 const BOUNDS: [u32; 12] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 34];

@@ -88,7 +88,7 @@ fn map(map: &HeapMapCopy) -> Value {
         let counts = [cell.in_reach, cell.cached, cell.stored, cell.nowhere];
         let all: u32 = counts.iter().sum();
         for count in counts {
-            // What is there at all is seen.
+            // Even the smallest count is seen.
             let part = (count * 15).div_ceil(all.max(1));
             cells.extend(char::from_digit(part, 16));
         }

@@ -12,7 +12,7 @@ use ratatui::style::{Color, Modifier, Style};
 pub struct Look {
     /// Whether there are colours.
     pub has_colour: bool,
-    /// What pictures are made of.
+    /// The glyphs of pictures.
     pub glyphs: Glyphs,
 }
 
@@ -27,7 +27,7 @@ impl Look {
         Style::new().add_modifier(Modifier::BOLD)
     }
 
-    /// What matters less.
+    /// Text that matters less.
     pub fn dim(self) -> Style {
         if self.has_colour { Style::new().add_modifier(Modifier::DIM) } else { Style::new() }
     }
@@ -43,7 +43,7 @@ pub enum Glyphs {
 }
 
 impl Glyphs {
-    /// What the locale of the environment can show.
+    /// The glyphs that the locale of the environment can show.
     pub fn of_environment() -> Glyphs {
         let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let locale = set("LC_ALL").or_else(|| set("LC_CTYPE")).or_else(|| set("LANG"));
@@ -62,7 +62,7 @@ impl Glyphs {
         }
     }
 
-    /// What fills the bar of RAM: in reach, cached, tables, free.
+    /// The glyphs that fill the bar of RAM: in reach, cached, tables, free.
     pub fn fills(self) -> [char; 4] {
         match self {
             Glyphs::Blocks => ['█', '▓', '▒', '░'],
@@ -72,7 +72,7 @@ impl Glyphs {
 }
 
 /// The last `columns` numbers, the newest on the right, the largest of them as high as it goes.
-/// What is not zero is seen.
+/// A number that is not zero is seen.
 pub fn sparkline(
     numbers: impl DoubleEndedIterator<Item = f64>,
     columns: usize,
@@ -89,8 +89,8 @@ pub fn sparkline(
     core::iter::repeat_n(' ', columns - shown.len()).chain(bars).collect()
 }
 
-/// How many of `columns` each part of a whole gets; the last part is what is left. What is not zero
-/// and would round to nothing gets a column if there is one.
+/// How many of `columns` each part of a whole gets; the last part is what is left. A part that is
+/// not zero and would round to nothing gets a column if there is one.
 pub fn columns_of<const N: usize>(parts: [u64; N], whole: u64, columns: usize) -> [usize; N] {
     let mut left = columns;
     let mut given = [0; N];

@@ -28,7 +28,7 @@ pub const ORDERS: [Order; 6] = [
     ("name", |_| 0.0),
 ];
 
-/// What a key asks of who called.
+/// The request of a key to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// Nothing but to draw anew.
@@ -59,7 +59,7 @@ pub struct TopState {
     pub is_paused: bool,
     /// Seconds between two looks.
     pub interval: f64,
-    /// What is worth a line, until the next key.
+    /// A line to show until the next key.
     pub message: String,
     chosen: Option<u32>,
 }

@@ -37,7 +37,7 @@ const WAITED_FOR: u32 = 1 << 3;
 const UNSAVED: u32 = 1 << 5;
 /// As `UNSAVED`, but the checkpoint that is being made has it.
 const SAVING: u32 = 1 << 6;
-/// What it holds was not counted since the heap was opened.
+/// Its entries were not counted since the heap was opened.
 const UNCOUNTED: u32 = 1 << 7;
 const HOME_SHIFT: u32 = 8;
 

@@ -93,8 +93,7 @@ impl ObjectTable {
                 }
             }
         }
-        // What the last checkpoint has may be something else, if the page was here when it was
-        // made.
+        // The last checkpoint may have other bytes, if the page was here when it was made.
         let (home, checksum, is_new) = if is_zero(copy) {
             (Some(Home::NOWHERE), 0, true)
         } else {

@@ -6,7 +6,7 @@
 //! | a file without a name | what did | when a page is evicted |
 //!
 //! A fork freezes the file: parent and child both read it, and each writes to a file of its own
-//! from then on. What was evicted before stays readable for both, whoever lives longer.
+//! from then on. Pages that were evicted before stay readable for both, whichever lives longer.
 //!
 //! Guarantees: bytes that are not those that were evicted are never handed out.
 //! Never: allocates outside of `add_file`; holds a buffer while it waits for anything but the
