@@ -17,9 +17,9 @@
 //! | the store's tables, made anew from the log | `rebuild` |
 //! | what can go wrong | `error` |
 //!
-//! The file is drawn in `docs/internals/on-disk-format.md`. A checkpoint writes the table pages that
-//! changed beside those of the last one, then the index pages above them, and syncs. Then it writes
-//! the older of the two superblocks, and syncs again. The superblock is the only commit.
+//! The file is drawn in `docs/internals/on-disk-format.md`. A checkpoint writes the table pages
+//! that changed beside those of the last one, then the index pages above them, and syncs. Then it
+//! writes the older of the two superblocks, and syncs again. The superblock is the only commit.
 //!
 //! Guarantees: whatever is not finished when the process or the power ends is as if it had never
 //! begun; a byte that changes on the device is found when it is loaded.
