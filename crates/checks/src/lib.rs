@@ -1,8 +1,9 @@
 //! Checks: the rules of the repository, as ordinary tests. Development only, no product code.
 //!
-//! `tests/rooms.rs` holds the crates to the rooms of ARCHITECTURE.md, `tests/style.rs` the files to
-//! CONTRIBUTING.md, `tests/licences.rs` the dependencies to deny.toml, `tests/documents.rs` the
-//! documents to the repository. Here is what they share: the files and what cargo says of them.
+//! `tests/rooms.rs` holds the crates to the rooms of ARCHITECTURE.md, `tests/sizes.rs` the types to
+//! a size, `tests/style.rs` the files to CONTRIBUTING.md, `tests/licences.rs` the dependencies to
+//! deny.toml, `tests/documents.rs` the documents to the repository. Here is what they share: the
+//! files and what cargo says of them.
 //!
 //! Guarantees: reads the working tree as it is, committed or not; each rule has a canary, a test
 //! that breaks the rule on purpose and must be caught.
