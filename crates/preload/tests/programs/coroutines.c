@@ -109,8 +109,8 @@ static void handlers(void) {
     expected_stack = NULL;
     CHECK(raise(SIGUSR1) == 0 && handled == 21);
     CHECK(sigaction(SIGUSR1, NULL, &old) == 0 && old.sa_handler == SIG_DFL);
-    /* `system` puts the handlers of SIGINT and SIGQUIT away and back. A program that a shell started
-     * in the background begins with SIGINT ignored. */
+    /* `system` puts the handlers of SIGINT and SIGQUIT away and back. A program that a shell
+     * started in the background begins with SIGINT ignored. */
     CHECK(signal(SIGINT, SIG_DFL) != SIG_ERR);
     CHECK(signal(SIGINT, simple) == SIG_DFL && system("exit 0") == 0);
     CHECK(signal(SIGINT, SIG_DFL) == simple);
