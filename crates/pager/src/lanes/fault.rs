@@ -323,6 +323,8 @@ impl Pager {
         // SAFETY: the lane is ours: its lock is held, and nobody has it mapped.
         unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(lanes.bytes_of(lane), LANE_BYTES) };
         let (entered, left) = self.fill_lane(lanes, page, from, newcomer);
+        // With `takes_left` the newcomer is cached and not exiled: it leaves its slot even if it
+        // cannot be mapped. Without, there is a spare.
         let Some(slot) = left.filter(|_| takes_left).or(spare) else {
             unreachable!("a newcomer from the cache leaves a slot");
         };

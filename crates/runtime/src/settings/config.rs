@@ -153,7 +153,7 @@ pub static KEYS: [Key; 23] = [
         .without("none; 90% of what is free there where it has no SIZE"),
     key("stall", "PERCENT", |config| Field::Stall(&mut config.stall))
         .does(
-            "Use the least RAM with which the program stands in faults for no more than this \
+            "Use the least RAM with which the program waits in faults for no more than this \
              part of its run time, or off; with tier: let no more go there",
         )
         .without("off; 2% with ram auto, 20% with tier"),
