@@ -83,7 +83,7 @@ pub struct Done {
     pub store_written: u64,
     pub tier_written: u64,
     /// Of the run time, in faults.
-    pub stood: f64,
+    pub waited: f64,
     /// The shares of the last seconds, as they were looked at.
     pub shares: Vec<f64>,
     pub rounds: f64,
@@ -126,7 +126,7 @@ impl Load {
             seconds,
             store_written: stats.device_write_bytes,
             tier_written: stats.tier_write_bytes,
-            stood: stats.stall_share_ppm as f64 / 1e6,
+            waited: stats.stall_share_ppm as f64 / 1e6,
             shares,
             rounds: program.worked as f64 / pages as f64,
         })

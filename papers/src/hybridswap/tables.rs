@@ -58,7 +58,7 @@ fn words(behind: Behind) -> &'static str {
 fn programs(runs: &[Run]) -> String {
     let mut text = String::from(
         "| program | RAM | behind it | time | longer | SSD written | less | disk written | \
-         stood |\n|---|---|---|---|---|---|---|---|---|\n",
+         waited |\n|---|---|---|---|---|---|---|---|---|\n",
     );
     for (_, kind) in KINDS {
         for quarters in 1..=4 {
@@ -80,7 +80,7 @@ fn programs(runs: &[Run]) -> String {
                     figure::shown(done.store_written as f64, "B"),
                     less.unwrap_or_default(),
                     figure::shown(done.tier_written as f64, "B"),
-                    percent(done.stood),
+                    percent(done.waited),
                 );
             }
         }
@@ -92,7 +92,7 @@ fn programs(runs: &[Run]) -> String {
 fn several(runs: &[Run]) -> String {
     let mut text = String::from(
         "| at once | behind them | program | rounds | fewer | SSD written a round | less | \
-         disk written a round | stood |\n|---|---|---|---|---|---|---|---|---|\n",
+         disk written a round | waited |\n|---|---|---|---|---|---|---|---|---|\n",
     );
     for (name, kinds) in SEVERAL {
         let alone = find(runs, &format!("{name}-ssd"));
@@ -114,7 +114,7 @@ fn several(runs: &[Run]) -> String {
                     figure::shown(written, "B"),
                     less.unwrap_or_default(),
                     figure::shown(a_round(done.tier_written, done), "B"),
-                    percent(done.stood),
+                    percent(done.waited),
                 );
             }
         }
@@ -124,8 +124,8 @@ fn several(runs: &[Run]) -> String {
 
 fn bounds(runs: &[Run]) -> String {
     let mut text = String::from(
-        "| bound | stood, whole run | mean of now | time above the bound | by more than 3 points | \
-         rounds | SSD written | disk written |\n|---|---|---|---|---|---|---|---|\n",
+        "| bound | waited, whole run | mean of now | time above the bound | by more than 3 \
+         points | rounds | SSD written | disk written |\n|---|---|---|---|---|---|---|---|\n",
     );
     let mut row = |name: String, bound: Option<u32>, done: &Done| {
         let above = |by: f64| {
@@ -139,7 +139,7 @@ fn bounds(runs: &[Run]) -> String {
         let mean = done.shares.iter().sum::<f64>() / done.shares.len().max(1) as f64;
         text += &format!(
             "| {name} | {} | {} | {} | {} | {:.1} | {} | {} |\n",
-            percent(done.stood),
+            percent(done.waited),
             percent(mean),
             above(0.0),
             above(NEAR),

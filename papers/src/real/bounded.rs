@@ -26,8 +26,8 @@ struct Row {
     program: &'static Program,
     alone: Side,
     bounded: Side,
-    /// The part of its run time that it stood in faults.
-    stood: f64,
+    /// The part of its run time that it waited in faults.
+    waited: f64,
 }
 
 struct Side {
@@ -55,7 +55,7 @@ pub fn measure(
     let mut rows = Vec::new();
     output::line(format_args!(
         "`{}`, {}, {}\n\n\
-         | program | alone | bounded | slower | RAM alone | bounded | saved | stood |\n\
+         | program | alone | bounded | slower | RAM alone | bounded | saved | waited |\n\
          |---|---|---|---|---|---|---|---|",
         command(),
         today(),
@@ -101,8 +101,8 @@ fn row(
         seconds: number(trials, "seconds"),
         mean_bytes: number(trials, "mean_bytes"),
     };
-    let stood = number(&bounded, "stall_share");
-    Ok(Row { program, alone: side(&alone), bounded: side(&bounded), stood })
+    let waited = number(&bounded, "stall_share");
+    Ok(Row { program, alone: side(&alone), bounded: side(&bounded), waited })
 }
 
 fn print(row: &Row) -> Result<(), Failure> {
@@ -116,6 +116,6 @@ fn print(row: &Row) -> Result<(), Failure> {
         figure::shown(alone.mean_bytes, "B"),
         figure::shown(bounded.mean_bytes, "B"),
         percent(row.saved()),
-        percent(row.stood),
+        percent(row.waited),
     ))
 }

@@ -24,7 +24,7 @@ struct Row {
     read: f64,
     written: f64,
     on_tier: f64,
-    stood: f64,
+    waited: f64,
 }
 
 /// Measures, and prints a table.
@@ -36,7 +36,7 @@ pub fn measure(
     let part = asked.sizes[0];
     output::line(format_args!(
         "`{}`, {}, {}; RAM is {part} of the peak alone\n\n\
-         | program | settings | time | longer | read | written | fewer | tier written | stood |\n\
+         | program | settings | time | longer | read | written | fewer | tier written | waited |\n\
          |---|---|---|---|---|---|---|---|---|",
         command(),
         today(),
@@ -107,7 +107,7 @@ fn rows(
             read: of("read_bytes"),
             written: of("written_bytes"),
             on_tier: of("tier_bytes"),
-            stood: of("stall_share"),
+            waited: of("stall_share"),
         }
     };
     let mut rows = trials.into_iter().map(row);
@@ -132,6 +132,6 @@ fn print(
         bytes(row.read),
         bytes(row.written),
         bytes(row.on_tier),
-        percent(row.stood),
+        percent(row.waited),
     ))
 }
