@@ -43,7 +43,7 @@ const SERVED_SHORT: &str = "A set unlinks the old item from its neighbours in me
                             changes them. The fill leaves neighbours in one page of swap; as \
                             objects they share a block only if they left RAM together.";
 const EMBEDDINGS_SHORT: &str = "An operation uses the rows of a batch through pointers, one after \
-                                the other, and each one that is away is a signal, a read and an \
+                                the other, and each one that is on SSD is a signal, a read and an \
                                 eviction of its own; asked for together (calls) they are one wait.";
 
 const fn twice_swap(case: &'static Case) -> Goal {
@@ -130,8 +130,8 @@ pub const GOALS: &[Goal] = &[
         against: SWAP,
         reach: Reach::Below(1.0),
         short: "The slowest operations are sets whose old value, whose neighbours in memcached's \
-                list and whose new place are all away: up to four reads one after the other, some \
-                of them under a lock of memcached.",
+                list and whose new place are all on SSD: up to four reads one after the other, \
+                some of them under a lock of memcached.",
     },
     Goal {
         what: "objects : pages, useful entries with the same budget",
