@@ -239,7 +239,7 @@ struct dh_stats {
     uint64_t uptime_ns;
 
     struct dh_latency fault_zero;   /* the page was all zero: nothing to fetch */
-    struct dh_latency fault_cached; /* served from the object cache, in DRAM */
+    struct dh_latency fault_cached; /* compressed in RAM, in the cache */
     struct dh_latency fault_stored; /* read from the store */
     struct dh_latency fault_waited; /* waited for another thread that was moving the page */
 
@@ -264,18 +264,18 @@ struct dh_stats {
     uint64_t device_write_bytes;
     uint64_t writes_retried;           /* segments written again after the device refused them */
     uint64_t segments_relocated;       /* written elsewhere, since their place refused them */
-    uint64_t blocks_from_memory;       /* read from DRAM: not written yet, or just read */
+    uint64_t blocks_from_memory;       /* read from RAM: not written yet, or just read */
     uint64_t blocks_reread;            /* right only when they were read again */
     uint64_t blocks_refused;           /* times that a block could not be read */
-    uint64_t blocks_appended_fresh;    /* 4 KiB blocks written because they left DRAM */
+    uint64_t blocks_appended_fresh;    /* 4 KiB blocks written because they left RAM */
     uint64_t blocks_appended_survivor; /* 4 KiB blocks written because collection moved them */
     uint64_t segments_collected;
     uint64_t efault_retries;           /* system calls repeated because of evicted buffers */
     uint64_t pins;                     /* ranges pinned */
 
     uint64_t budget_bytes;         /* the RAM budget; the next seven count against it */
-    uint64_t page_buffer_bytes;    /* physical pages the program can touch right now */
-    uint64_t cache_bytes;          /* the object cache */
+    uint64_t page_buffer_bytes;    /* in RAM: pages that the program can touch right now */
+    uint64_t cache_bytes;          /* the cache: compressed in RAM */
     uint64_t page_table_bytes;     /* kernel page tables of the region */
     uint64_t object_table_bytes;   /* the object tables */
     uint64_t heap_metadata_bytes;  /* the heap's bitmaps and lists */

@@ -2,7 +2,7 @@
 
 The package carries the library that ``deepheap run`` preloads. In a process under ``deepheap run``
 it is there already; elsewhere it is loaded at the first use, and the C library's calls of Python
-and its modules are brought to it, so that files and sockets work with memory that is away.
+and its modules are brought to it, so that files and sockets work with memory that is not in RAM.
 """
 
 from __future__ import annotations

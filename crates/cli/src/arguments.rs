@@ -181,11 +181,11 @@ impl FromArgMatches for Settings {
 
 const SIMULATE_NOTES: &str = "\
 The trace is what `deepheap run --trace FILE` wrote. Each line tells for a RAM budget: reads of the
-SSD for 100 touches; touches of pages in reach, of objects in the cache, and of objects that had to
+SSD for 100 touches; touches of what was in RAM, of what was compressed in RAM, and of what had to
 be read; what was written; how much slower the program is than with enough RAM; and how long an SSD
 rated for 600 TB of writes lasts if the program runs all the time.
 
-A trace does not have the touches of pages in reach, so less RAM than it was taken with cannot be
+A trace does not have the touches of pages in RAM, so less RAM than it was taken with cannot be
 simulated well: take the trace with little RAM.
 
 Policies, as in DEEPHEAP_CONF:
@@ -265,11 +265,11 @@ The words on the screen:
 
   pool             what --pool shares: what this process may use of it
                    now, and what no process has
-  in reach         pages that the program touches without a fault;
+  in RAM           pages that the program touches without a fault;
                    while nothing is managed, all that the heap gave out
-  cached           objects in RAM, compressed where that pays, which
-                   take a fault to be touched; and the room that is
-                   kept for the next ones
+  compressed       in the cache, compressed in RAM, or plain where that
+                   does not pay: a touch takes a fault, which reads
+                   nothing; with the room that is kept for the next ones
   page tables      the kernel's, for the addresses of the heap
   tables           where each object is, and what is allocated
   store buffers    segments on their way to the device, and the tables
@@ -285,14 +285,14 @@ The words on the screen:
   faults           accesses that had to wait, and how long they took
                    as the program saw it:
     zero           the page was touched for the first time
-    cached         it was in the cache
-    stored         it was read from the store
+    compressed     the page was compressed in RAM
+    stored         the page was on SSD
     waited         another thread was already fetching it
   prefetch         pages that were read before the program asked
 
-  evicted          pages that are no longer in reach; clean: unchanged
-                   since they came; dirty: changed; zero: all zeros;
-                   free: no allocation uses them
+  evicted          pages that need a fault to be touched again; clean:
+                   unchanged since they came; dirty: changed; zero: all
+                   zeros; free: no allocation uses them
   lz4              of them, pages that were compressed in RAM; given up:
                    they would not have become smaller; undone: touched
                    again
@@ -312,8 +312,9 @@ The words on the screen:
                    the bound is that of --stall
   for room         time that threads waited for room in RAM or on the
                    store; times that they made it themselves
-  calls            system calls on memory that was away: made again
-                   (EFAULT), and with their memory pinned
+  calls            system calls on memory that was compressed or on
+                   SSD: made again (EFAULT), and with their memory
+                   pinned
 
 Exit status: 0, or 1 if there is no such process or it has no deepheap.";
 
@@ -338,8 +339,8 @@ const TOP_NOTES: &str = "\
 Keys: up and down choose a process, enter looks into it, s sorts, / filters by name, ? explains
 the rest, q quits. NO_COLOR is heeded; without UTF-8 in the locale the pictures are ASCII.
 
-The hottest code is where the program touches memory that is not in reach, from one fault in 16 that
-the process notes in its statistics; it is named by the symbols of the files that are mapped.
+The hottest code is the code that faults most. The process notes one fault in 16 in its statistics;
+the functions are named by the symbols of the files that are mapped.
 
 Life is how long an SSD lasts that is rated for 600 TB of writes, as common ones of 1 TB are, if it
 is written on at the rate of the last minutes; with a second tier also how long it would last if it

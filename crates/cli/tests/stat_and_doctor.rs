@@ -10,8 +10,8 @@ use deepheap::stats::FaultKind;
 /// Words of the screen that its help explains.
 const WORDS: [&str; 21] = [
     "heap is managed",
-    "in reach",
-    "cached",
+    "in RAM",
+    "compressed",
     "page tables",
     "tables",
     "store buffers",

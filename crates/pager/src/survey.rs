@@ -17,7 +17,7 @@ use crate::pager::Pager;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
     /// In the page buffer, or on their way.
-    pub in_reach: u32,
+    pub resident: u32,
     /// In the object cache.
     pub cached: u32,
     /// On the store only.
@@ -44,7 +44,7 @@ impl Pager {
                 return counts;
             }
             match self.residency.ownership.peek(PageNo(page as u32)) {
-                Some(Place::Busy(_)) => counts.in_reach += 1,
+                Some(Place::Busy(_)) => counts.resident += 1,
                 Some(Place::Cached(_)) => counts.cached += 1,
                 None | Some(Place::Stored(_) | Place::Lost) => counts.stored += 1,
                 Some(Place::Zero) => counts.nowhere += 1,

@@ -77,7 +77,7 @@ pub struct Observed {
     pub stall_ns: u64,
     /// Faults on pages that had been evicted.
     pub faults: u64,
-    /// Pages that left reach, or RAM.
+    /// Pages that left the page buffer, or RAM.
     pub left: u64,
     /// Pages that the program has touched and not given back. Of this moment.
     pub touched: u64,

@@ -345,13 +345,13 @@ mod tests {
         let (history, way, mut thread) = (history(), way(1, 20_000), Thread::default());
         thread.go(&history, &way);
         let faults: Vec<u32> = way.iter().copied().filter(|page| page % 3 == 0).collect();
-        let in_reach: HashSet<u32> = way.iter().copied().filter(|page| page % 3 != 0).collect();
+        let resident: HashSet<u32> = way.iter().copied().filter(|page| page % 3 != 0).collect();
         for &page in &faults {
             let is_cached = thread.brought.remove(&page);
             thread.used += usize::from(is_cached);
             let ahead = thread.trails.fault(&history, page, is_cached, MOST);
             let Some(ahead) = ahead else { continue };
-            let wanted = ahead.pages().iter().filter(|page| !in_reach.contains(page));
+            let wanted = ahead.pages().iter().filter(|page| !resident.contains(page));
             let brought = wanted.filter(|page| thread.brought.insert(**page)).count();
             thread.trails.bring(brought);
         }

@@ -31,7 +31,7 @@ pub const STATS_VERSION: u32 = 8;
 pub enum FaultKind {
     /// The page was all zero: nothing to fetch.
     Zero,
-    /// The page was in the object cache, in DRAM.
+    /// The page was in the cache, compressed in RAM.
     Cached,
     /// The page was read from the store.
     Stored,
@@ -163,7 +163,7 @@ pub struct Stats {
 
     /// Faults on pages that were all zero.
     pub fault_zero: Latency,
-    /// Faults served from the object cache.
+    /// Faults on pages that were compressed in RAM.
     pub fault_cached: Latency,
     /// Faults served from the store.
     pub fault_stored: Latency,
@@ -212,13 +212,13 @@ pub struct Stats {
     pub writes_retried: u64,
     /// Segments written elsewhere because their own refused them.
     pub segments_relocated: u64,
-    /// Blocks that were wanted and in DRAM: not written yet, or read a moment ago.
+    /// Blocks that were wanted and in RAM: not written yet, or read a moment ago.
     pub blocks_from_memory: u64,
     /// Blocks that came wrong or not at all when they were read, and right when read again.
     pub blocks_reread: u64,
     /// Times that a block could not be read: what wanted it was stopped.
     pub blocks_refused: u64,
-    /// Blocks appended because they left DRAM.
+    /// Blocks appended because they left RAM.
     pub blocks_appended_fresh: u64,
     /// Blocks appended because collection moved them.
     pub blocks_appended_survivor: u64,
@@ -264,7 +264,7 @@ pub struct Stats {
 
     /// Pages asked for ahead of equal steps.
     pub strides_asked: u64,
-    /// Those of them that were in DRAM when the program came to them.
+    /// Those of them that were in RAM when the program came to them.
     pub strides_used: u64,
 
     /// Nanoseconds that threads waited in faults for want of RAM: in all faults but those on pages
@@ -377,7 +377,7 @@ impl Stats {
         (before > 0).then(|| before as f64 / self.compressed_bytes as f64)
     }
 
-    /// Device bytes written for every byte that left DRAM; `None` before the first.
+    /// Device bytes written for every byte that left RAM; `None` before the first.
     pub fn write_amplification(&self) -> Option<f64> {
         let fresh = self.blocks_appended_fresh * BLOCK_BYTES;
         (fresh > 0).then(|| self.device_write_bytes as f64 / fresh as f64)

@@ -168,10 +168,10 @@ fn the_border_moves_within_the_budget() {
     });
 }
 
-/// Objects far apart have a page table each as long as they are in reach.
+/// Objects far apart have a page table each as long as they are in the page buffer.
 #[test]
-fn page_tables_take_no_more_than_the_pages_in_reach() {
-    const NAME: &str = "page_tables_take_no_more_than_the_pages_in_reach";
+fn page_tables_take_no_more_than_the_pages_in_the_page_buffer() {
+    const NAME: &str = "page_tables_take_no_more_than_the_pages_in_the_page_buffer";
     const PAGE_BUFFER: usize = 2 << 20;
     const OBJECTS: usize = 500_000;
     play(NAME, "ram:160M,page_buffer:2M,store_size:600M", || {

@@ -49,7 +49,7 @@ fn a_map_tells_where_the_pages_are_and_costs_nothing_unless_asked_for() {
             map.cells.iter().map(|cell| of(cell) as usize).sum()
         };
         let counts =
-            [sum(|c| c.in_reach), sum(|c| c.cached), sum(|c| c.stored), sum(|c| c.nowhere)];
+            [sum(|c| c.resident), sum(|c| c.cached), sum(|c| c.stored), sum(|c| c.nowhere)];
         eprintln!("{counts:?} of {} in cells of {}", map.pages, map.cell_pages);
         assert_eq!(counts.iter().sum::<usize>() as u64, map.pages, "each page was looked at");
         let stats = deepheap::stats().expect("it runs");
@@ -67,7 +67,7 @@ fn a_map_tells_where_the_pages_are_and_costs_nothing_unless_asked_for() {
         let mut data = data;
         data.objects.drain(..gone).for_each(scene::memory::Object::free);
         let later = map_after(&file, map.edition);
-        let kept: u32 = later.cells.iter().map(|c| c.in_reach + c.cached + c.stored).sum();
+        let kept: u32 = later.cells.iter().map(|c| c.resident + c.cached + c.stored).sum();
         assert!((10_000..=21_000).contains(&kept), "{kept}");
 
         // A viewer that asks all the time gets ten a second, and little CPU.

@@ -69,7 +69,7 @@ fn what_is_pinned_is_used_without_a_fault_until_the_guard_ends() {
         let before = faults();
         assert!((0..).zip(&boxes).step_by(600).all(|(key, object)| object.key == key));
         assert!(faults() > before, "what is pinned no more never left");
-        // More than half of what can be in reach.
+        // More than half of what the page buffer holds.
         let pins: Vec<_> = boxes.iter().map_while(|object| object.pin().ok()).collect();
         assert!(pins.len() < BOXES as usize / 8, "{} of 24 MiB", pins.len());
         assert_eq!(boxes[pins.len()].pin().err(), Some(ObjectError::Resources));

@@ -259,7 +259,7 @@ fn the_summary_is_lines_that_say_who_speaks() {
     page.add(0, number!(stall_ns), 1_500_000);
     let text = summary(&page.snapshot());
     assert!(text.lines().all(|line| line.starts_with("deepheap: ")), "{text}");
-    assert!(text.contains("1 stored  p50 80.0 us") && text.contains("1.50 ms"), "{text}");
+    assert!(text.contains("1 stored     p50 80.0 us") && text.contains("1.50 ms"), "{text}");
     assert!(!text.contains("read again"), "{text}");
     page.add(0, number!(blocks_reread), 2);
     let text = summary(&page.snapshot());

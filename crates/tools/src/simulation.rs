@@ -140,9 +140,9 @@ impl Simulation {
         Terms { costs_ns, share, filled: self.filled, ..Terms::new(pages as usize) }
     }
 
-    fn all_in_reach(&self, sampled: u32) -> Counts {
+    fn all_resident(&self, sampled: u32) -> Counts {
         let (touches, sampled) = (self.seen.touches, u64::from(sampled));
-        Counts { touches: touches / sampled, in_reach: touches / sampled, ..Counts::default() }
+        Counts { touches: touches / sampled, resident: touches / sampled, ..Counts::default() }
     }
 
     /// The bytes that tables and buffers take of another budget: they were seen in that of the
@@ -166,7 +166,7 @@ impl Simulation {
 
     fn counts(&self, ram: u64, terms: Terms) -> Counts {
         if ram >= self.whole_ram() {
-            return self.all_in_reach(1);
+            return self.all_resident(1);
         }
         let mut replay = Replay::new(terms);
         self.steps.iter().for_each(|step| step.play(&mut replay));
@@ -198,7 +198,7 @@ impl Simulation {
         let played_ns = replays.first().map_or(0.0, |(_, least)| self.weigh(&least.counts()));
         let told = |(ram, replay): &(u64, Replay)| {
             let counts = match *ram >= most {
-                true => self.all_in_reach(sampled),
+                true => self.all_resident(sampled),
                 false => replay.counts(),
             };
             self.outcome(*ram, counts, sampled, played_ns)

@@ -507,7 +507,7 @@ mod tests {
     fn what_the_pool_takes_is_left_by_the_program() {
         let mib = |count: u64| count << 20;
         let left = |bytes, pool: u64| left_by_pool(mib(bytes), mib(100), mib(40), mib(pool) as f64);
-        // A third of what leaves stays: 25 in reach, 25 of the 75 that left.
+        // A third of what leaves stays: 25 in the page buffer, 25 of the 75 that left.
         assert_eq!(left(50, 20).map(|bytes| bytes >> 10), Some(mib(25) >> 10));
         // Half, or all of it: too much.
         assert_eq!((left(50, 30), left(50, 60), left(50, 70)), (None, None, None));

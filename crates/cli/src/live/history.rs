@@ -54,7 +54,8 @@ impl Moment {
         self.read_bytes + self.written_bytes
     }
 
-    /// The part of the faults on pages with content that found it in RAM; none without such faults.
+    /// The part of the faults on pages with content that found it compressed in RAM; none without
+    /// such faults.
     pub fn hit_rate(&self) -> Option<f64> {
         let [cached, stored] =
             [FaultKind::Cached, FaultKind::Stored].map(|kind| self.faults[kind as usize]);
@@ -66,9 +67,9 @@ impl Moment {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ram {
     /// Pages that the program touches without a fault.
-    pub in_reach: u64,
-    /// Objects in RAM that take a fault, compressed ones at their compressed size.
-    pub cached: u64,
+    pub in_ram: u64,
+    /// Objects in the cache, at their compressed size.
+    pub compressed: u64,
     /// Page tables, tables, buffers: everything else that counts.
     pub tables: u64,
     /// The budget.
@@ -77,14 +78,14 @@ pub struct Ram {
 
 impl Ram {
     fn of(stats: &Stats) -> Ram {
-        let (in_reach, cached) = (stats.page_buffer_bytes, stats.cache_bytes);
-        let tables = stats.used_bytes().saturating_sub(in_reach + cached);
-        Ram { in_reach, cached, tables, budget: stats.budget_bytes }
+        let (in_ram, compressed) = (stats.page_buffer_bytes, stats.cache_bytes);
+        let tables = stats.used_bytes().saturating_sub(in_ram + compressed);
+        Ram { in_ram, compressed, tables, budget: stats.budget_bytes }
     }
 
     /// All that is used.
     pub fn used(&self) -> u64 {
-        self.in_reach + self.cached + self.tables
+        self.in_ram + self.compressed + self.tables
     }
 }
 

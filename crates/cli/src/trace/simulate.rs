@@ -17,7 +17,7 @@ use crate::arguments::Simulate;
 use crate::refusal::{Refusal, print_out, warn};
 use crate::trace::chart::{self, Panel, bytes};
 
-const COLUMNS: &str = "       RAM   misses  in reach    cached      read   written      slower   \
+const COLUMNS: &str = "       RAM   misses    in RAM compressed      read   written     slower   \
                        device life\n";
 
 /// Plays a trace and tells what came of it.
@@ -38,7 +38,7 @@ pub fn simulate(arguments: &Simulate) -> Result<(), Refusal> {
     outcomes.iter().for_each(|outcome| row(&mut text, outcome, 1));
     if sizes.iter().any(|&ram| ram < simulation.traced_ram) {
         warn(&format!(
-            "touches of pages in reach are not in the trace: with less RAM than the {} of the \
+            "touches of pages in RAM are not in the trace: with less RAM than the {} of the \
              trace there are more misses than this says",
             bytes(simulation.traced_ram)
         ));
@@ -139,7 +139,7 @@ fn head(file: &Path, trace: &Trace, simulation: &Simulation) -> String {
     );
     let _ = writeln!(
         text,
-        "a fault on a cached object took {:.1} us, a read {:.1} us",
+        "a fault on an object compressed in RAM took {:.1} us, a read {:.1} us",
         costs.cached_ns as f64 / 1000.0,
         costs.stored_ns as f64 / 1000.0
     );
@@ -163,10 +163,10 @@ fn row(text: &mut String, outcome: &Outcome, sampled: u32) {
     let life = in_words(outcome.life_years());
     let _ = writeln!(
         text,
-        "{:>10} {:>6.2} % {:>9} {:>9} {:>9} {:>9} {:>9.1} %   {life}",
+        "{:>10} {:>6.2} % {:>9} {:>10} {:>9} {:>9} {:>8.1} %   {life}",
         bytes(outcome.ram),
         100.0 * counts.miss_ratio(),
-        counts.in_reach * times,
+        counts.resident * times,
         counts.cached * times,
         counts.reads() * times,
         bytes(counts.written_bytes * times),

@@ -32,7 +32,7 @@ impl World {
         rivals
     }
 
-    /// Has two things in reach at once, as one instruction with two operands needs them.
+    /// Has two things resident at once, as one instruction with two operands needs them.
     pub(super) fn count_both(&self, sequences: &mut Sequences, thread: usize, two: [usize; 2]) {
         const TRIES: usize = 100_000;
         let addresses = two.map(|number| self.things[number].address + 8 * thread);
@@ -54,7 +54,7 @@ impl World {
                 }
             }
         }
-        panic!("{two:?} are never in reach at once");
+        panic!("{two:?} are never resident at once");
     }
 }
 

@@ -27,7 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* More than the budget keeps in reach. */
+/* More than the budget keeps in RAM. */
 #define LARGE ((size_t)20 << 20)
 
 static int scratch(void) {

@@ -129,13 +129,13 @@ impl HeapMap {
 
 /// Four counts in a word. A cell's pages that are looked at are fewer than 2^16.
 fn pack(counts: Survey) -> u64 {
-    let counts = [counts.in_reach, counts.cached, counts.stored, counts.nowhere];
+    let counts = [counts.resident, counts.cached, counts.stored, counts.nowhere];
     counts.iter().rev().fold(0, |word, count| word << 16 | u64::from(*count & 0xffff))
 }
 
 fn unpack(word: u64) -> Survey {
     let count = |at: u32| (word >> (16 * at)) as u32 & 0xffff;
-    Survey { in_reach: count(0), cached: count(1), stored: count(2), nowhere: count(3) }
+    Survey { resident: count(0), cached: count(1), stored: count(2), nowhere: count(3) }
 }
 
 #[cfg(test)]
@@ -152,13 +152,13 @@ mod tests {
             map.write(0x1000, pages, |range| {
                 assert_eq!(range.start, covered.replace(range.end), "of {pages}");
                 let n = range.len() as u32;
-                Survey { in_reach: n, cached: 1, stored: 65_535, nowhere: range.start as u32 % 99 }
+                Survey { resident: n, cached: 1, stored: 65_535, nowhere: range.start as u32 % 99 }
             });
             assert_eq!(covered.get(), pages);
             let copy = map.read().expect("a map");
             assert_eq!((copy.address, copy.pages), (0x1000, pages as u64));
-            let in_reach: u32 = copy.cells.iter().map(|cell| cell.in_reach).sum();
-            assert_eq!(in_reach as usize, pages);
+            let resident: u32 = copy.cells.iter().map(|cell| cell.resident).sum();
+            assert_eq!(resident as usize, pages);
             assert!(copy.cells.iter().all(|cell| (cell.cached, cell.stored) == (1, 65_535)));
             map.edition.store(7, Relaxed);
             assert_eq!(map.read(), None, "half written");

@@ -12,13 +12,21 @@ use crate::stats::table::TOLD;
 use crate::stats::{FaultKind, Stats};
 
 impl FaultKind {
-    /// The word for it in reports.
+    /// Its name in JSON and metrics.
     pub fn name(self) -> &'static str {
         match self {
             FaultKind::Zero => "zero",
             FaultKind::Cached => "cached",
             FaultKind::Stored => "stored",
             FaultKind::Waited => "waited",
+        }
+    }
+
+    /// The word for it on screens.
+    pub fn word(self) -> &'static str {
+        match self {
+            FaultKind::Cached => "compressed",
+            kind => kind.name(),
         }
     }
 }
@@ -70,14 +78,14 @@ pub fn summary(s: &Stats) -> String {
     line(
         "memory",
         format!(
-            "{}: {} in reach, {} cached, {} page tables, {} other tables",
+            "{}: {} in RAM, {} compressed in RAM,",
             bytes(s.used_bytes()),
             bytes(s.page_buffer_bytes),
             bytes(s.cache_bytes),
-            bytes(s.page_table_bytes),
-            bytes(tables + s.other_bytes),
         ),
     );
+    let (page_tables, tables) = (bytes(s.page_table_bytes), bytes(tables + s.other_bytes));
+    line("", format!("{page_tables} page tables, {tables} other tables"));
     let unmanaged = bytes(s.unmanaged_bytes);
     line("beside", format!("{unmanaged} of the program's memory are not managed"));
     if s.managing == 0 && s.faults() == 0 {
@@ -94,9 +102,9 @@ pub fn summary(s: &Stats) -> String {
         line("", told);
     }
     for (kind, latency) in s.latencies().into_iter().filter(|(_, latency)| latency.count > 0) {
-        let (count, kind) = (count(latency.count), kind.name());
+        let (count, kind) = (count(latency.count), kind.word());
         let [p50, p99, max] = [latency.p50_ns, latency.p99_ns, latency.max_ns].map(duration);
-        line("", format!("{count:>6} {kind:<7} p50 {p50:<8} p99 {p99:<8} max {max}"));
+        line("", format!("{count:>6} {kind:<10} p50 {p50:<8} p99 {p99:<8} max {max}"));
     }
     line(
         "evicted",

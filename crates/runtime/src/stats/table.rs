@@ -92,7 +92,7 @@ pub static TOLD: [Told; Number::COUNT] = [
     told("memory.budget_most_bytes", number!(budget_most_bytes), ""),
     told("memory.touched_mean_bytes", number!(touched_mean_bytes), "ram_mean_bytes.touched"),
     told("memory.used_mean_bytes", number!(used_mean_bytes), "ram_mean_bytes.used"),
-    told("memory.page_buffer_bytes", number!(page_buffer_bytes), "ram_bytes.in_reach"),
+    told("memory.page_buffer_bytes", number!(page_buffer_bytes), "ram_bytes.page_buffer"),
     told("memory.cache_bytes", number!(cache_bytes), "ram_bytes.cached"),
     told("memory.page_table_bytes", number!(page_table_bytes), "ram_bytes.page_tables"),
     told("memory.object_table_bytes", number!(object_table_bytes), "ram_bytes.object_table"),

@@ -97,7 +97,7 @@ pub struct Counts {
     /// Touches.
     pub touches: u64,
     /// Of pages that were in the page buffer.
-    pub in_reach: u64,
+    pub resident: u64,
     /// Of objects in the cache.
     pub cached: u64,
     /// Of objects that held nothing.
@@ -201,7 +201,7 @@ impl Places {
     }
 
     /// How many pages are on probation, and protected.
-    fn reach(&self) -> [u32; 2] {
+    fn resident(&self) -> [u32; 2] {
         [self.fifos[0].length, self.fifos[1].length]
     }
 
@@ -353,7 +353,7 @@ impl Replay {
             self.places.of(object).is_changed = true;
         }
         match self.places.of(object).place {
-            Place::PageBuffer(_) => self.counts.in_reach += 1,
+            Place::PageBuffer(_) => self.counts.resident += 1,
             Place::Cached(_) => {
                 self.counts.cached += 1;
                 self.counts.cached_faults += u64::from(!touch.is_led);
@@ -492,7 +492,8 @@ impl Replay {
     /// Evicts and reclaims until both sides are within their limits.
     fn make_room(&mut self) {
         self.limits.lend(&self.terms, self.places.cached_bytes);
-        while self.places.reach().iter().sum::<u32>() > self.limits.page_buffer && self.evict_one()
+        while self.places.resident().iter().sum::<u32>() > self.limits.page_buffer
+            && self.evict_one()
         {
             self.limits.lend(&self.terms, self.places.cached_bytes);
         }
@@ -502,7 +503,7 @@ impl Replay {
     /// Takes out the oldest page of the list that the policy names.
     fn evict_one(&mut self) -> bool {
         let sampled = self.terms.sampled as usize;
-        let [probation, protected] = self.places.reach().map(|pages| pages as usize * sampled);
+        let [probation, protected] = self.places.resident().map(|pages| pages as usize * sampled);
         let from = match to_evict(1, probation, protected) {
             (0, _) => Rank::Protected,
             _ => Rank::Probation,

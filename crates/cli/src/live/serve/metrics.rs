@@ -37,7 +37,7 @@ const GAUGES: [Family; 11] = [
 const COUNTERS: [Family; 21] = [
     ("pages_prefetched", "", "Pages that came before they were touched."),
     ("pages_in_sequences", "kind", "Pages read because they had followed before."),
-    ("pages_evicted", "kind", "Pages that left reach."),
+    ("pages_evicted", "kind", "Pages that need a fault to be touched again."),
     ("pages_compressed", "", "Pages that were compressed."),
     ("compressed_bytes", "", "What they became."),
     ("pages_decompressed", "", "Pages that were decompressed."),

@@ -74,18 +74,18 @@ fn series(history: &History) -> Value {
         "read_bytes": of(&|moment| moment.read_bytes),
         "written_bytes": of(&|moment| moment.written_bytes),
         "tier_written_bytes": of(&|moment| moment.tier_written_bytes),
-        "in_reach_bytes": of(&|moment| moment.ram.in_reach as f64),
-        "cached_bytes": of(&|moment| moment.ram.cached as f64),
+        "page_buffer_bytes": of(&|moment| moment.ram.in_ram as f64),
+        "cache_bytes": of(&|moment| moment.ram.compressed as f64),
         "table_bytes": of(&|moment| moment.ram.tables as f64),
     })
 }
 
-/// The cells are a text: four hexadecimal digits each, for in reach, cached, stored and nowhere, in
+/// The cells are a text: four hexadecimal digits each, for resident, cached, stored and nowhere, in
 /// fifteenths.
 fn map(map: &HeapMapCopy) -> Value {
     let mut cells = String::with_capacity(4 * map.cells.len());
     for cell in &map.cells {
-        let counts = [cell.in_reach, cell.cached, cell.stored, cell.nowhere];
+        let counts = [cell.resident, cell.cached, cell.stored, cell.nowhere];
         let all: u32 = counts.iter().sum();
         for count in counts {
             // Even the smallest count is seen.
@@ -115,8 +115,8 @@ mod tests {
     #[test]
     fn cells_are_four_digits_and_what_is_there_is_seen() {
         let cells = vec![
-            Survey { in_reach: 64, ..Survey::default() },
-            Survey { in_reach: 1, cached: 32, stored: 31, nowhere: 0 },
+            Survey { resident: 64, ..Survey::default() },
+            Survey { resident: 1, cached: 32, stored: 31, nowhere: 0 },
             Survey::default(),
         ];
         let copy = HeapMapCopy { edition: 2, address: 4096, cell_pages: 64, pages: 192, cells };

@@ -57,8 +57,8 @@ fn memory(out: &mut String, s: &Stats, has_colour: bool) -> Result {
         writeln!(out, "pool    {pool}")?;
     }
     let kinds = [
-        ("in reach", s.page_buffer_bytes),
-        ("cached", s.cache_bytes),
+        ("in RAM", s.page_buffer_bytes),
+        ("compressed", s.cache_bytes),
         ("page tables", s.page_table_bytes),
         ("tables", s.object_table_bytes + s.heap_metadata_bytes),
         ("store buffers", s.store_memory_bytes),
@@ -95,7 +95,8 @@ fn faults(
     let (dim, plain) = if has_colour { ("\x1b[2m", "\x1b[0m") } else { ("", "") };
     writeln!(
         out,
-        "{dim}faults       total      rate       p50       p90       p99     p99.9       max{plain}"
+        "{dim}faults        total      rate       p50       p90       p99     p99.9       \
+         max{plain}"
     )?;
     for kind in FaultKind::ALL {
         let all = &sample.latencies[kind as usize];
@@ -104,7 +105,7 @@ fn faults(
             None => Latency::of(all),
         };
         let rate = rates.counts(|s| s.latencies()[kind as usize].1.count);
-        write!(out, "{:<9} {:>8} {rate:>9}", kind.name(), count(all.count()))?;
+        write!(out, "{:<10} {:>8} {rate:>9}", kind.word(), count(all.count()))?;
         for ns in [shown.p50_ns, shown.p90_ns, shown.p99_ns, shown.p999_ns, shown.max_ns] {
             let text = if shown.count == 0 { "-".to_owned() } else { duration(ns) };
             write!(out, " {text:>9}")?;
@@ -112,7 +113,7 @@ fn faults(
         writeln!(out)?;
     }
     let rate = rates.counts(|s| s.prefetched);
-    let mut line = format!("prefetch  {:>8} {rate:>9}", count(sample.stats.prefetched));
+    let mut line = format!("prefetch   {:>8} {rate:>9}", count(sample.stats.prefetched));
     if sample.stats.sequences_brought > 0 {
         let [brought, used] =
             [sample.stats.sequences_brought, sample.stats.sequences_used].map(count);

@@ -62,7 +62,7 @@ impl Glyphs {
         }
     }
 
-    /// The glyphs that fill the bar of RAM: in reach, cached, tables, free.
+    /// The glyphs that fill the bar of RAM: in RAM, compressed, tables, free.
     pub fn fills(self) -> [char; 4] {
         match self {
             Glyphs::Blocks => ['█', '▓', '▒', '░'],

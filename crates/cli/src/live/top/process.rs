@@ -66,13 +66,13 @@ fn labelled(label: &'static str, text: String, look: Look) -> Line<'static> {
 fn ram(history: &History, look: Look) -> Vec<Line<'static>> {
     let ram = history.ram();
     let free = ram.budget.saturating_sub(ram.used());
-    let parts = [ram.in_reach, ram.cached, ram.tables, free];
+    let parts = [ram.in_ram, ram.compressed, ram.tables, free];
     let colours = [Color::Green, Color::Cyan, Color::Yellow, Color::DarkGray];
     let fills = look.glyphs.fills();
     let mut bar = vec![Span::styled(format!("{:<9}", "RAM"), look.dim())];
     let mut legend = vec![Span::raw("   ")];
     let widths = columns_of(parts, ram.budget.max(ram.used()), BAR_COLUMNS);
-    let names = ["in reach", "cached", "tables", "free"];
+    let names = ["in RAM", "compressed", "tables", "free"];
     for (at, columns) in widths.into_iter().enumerate() {
         let style = look.colour(colours[at]);
         bar.push(Span::styled(String::from_iter(core::iter::repeat_n(fills[at], columns)), style));
@@ -91,7 +91,7 @@ fn hits(history: &History) -> String {
     let all = if cached + stored > 0.0 { percent(cached / (cached + stored)) } else { "-".into() };
     let now = newest.hit_rate().map_or("-".to_owned(), percent);
     format!(
-        "{now} of faults find their page in RAM, {all} in all; ahead {}/s, out {}/s",
+        "{now} found compressed in RAM, {all} in all; ahead {}/s, out {}/s",
         count(newest.prefetched as u64),
         count(newest.evicted as u64),
     )
@@ -101,7 +101,7 @@ fn faults(history: &History, look: Look) -> Vec<Line<'static>> {
     let newest = history.newest();
     let mut lines = vec![Line::styled(
         format!(
-            "{:<9}{:>7}  {:<SPARK_COLUMNS$} {:>8} {:>8}  {}",
+            "{:<10}{:>6}  {:<SPARK_COLUMNS$} {:>8} {:>8}  {}",
             "faults", "a sec.", "rate", "p50", "p99", "p99 so far"
         ),
         look.dim(),
@@ -118,7 +118,7 @@ fn faults(history: &History, look: Look) -> Vec<Line<'static>> {
             FaultKind::Waited => Color::Yellow,
         };
         lines.push(Line::from(vec![
-            Span::raw(format!("{:<9}{:>7}  ", kind.name(), count(newest.faults[at] as u64))),
+            Span::raw(format!("{:<10}{:>6}  ", kind.word(), count(newest.faults[at] as u64))),
             Span::styled(sparkline(rates, SPARK_COLUMNS, look.glyphs), look.colour(colour)),
             Span::raw(format!(" {:>8} {:>8}  ", time(newest.p50_ns[at]), time(newest.p99_ns[at]))),
             Span::styled(sparkline(p99s, SPARK_COLUMNS, look.glyphs), look.colour(colour)),
@@ -167,7 +167,7 @@ fn life(history: &History) -> String {
 
 fn hottest(process: &mut Watched, rows: usize, look: Look) -> Vec<Line<'static>> {
     let sites = process.history.sites.hottest(process.pid, rows);
-    let head = "hottest code (it touches memory that is away; part of the faults, by samples)";
+    let head = "hottest code (where the program faults; part of all faults, by samples)";
     let mut lines = vec![Line::styled(head, look.dim())];
     if sites.is_empty() {
         lines.push(Line::from("  no fault was seen yet"));

@@ -32,7 +32,7 @@ fn what_fits_is_read_never_and_what_is_zero_is_never_written() {
 /// It is larger than the page buffer at first, and fits one that has grown. The cache is full of
 /// other objects, so that it lends nothing.
 #[test]
-fn going_round_in_a_set_that_reach_can_hold_ends_in_reach() {
+fn going_round_in_a_set_that_the_page_buffer_can_hold_ends_in_it() {
     let mut replay = replay(false);
     let others = 100_000..100_000 + 20 * budget_split::LEAST as u32;
     others.for_each(|page| replay.touch(&touch(page, Leaves::Dirty, true)));

@@ -79,7 +79,7 @@ fn the_list_has_the_busiest_first_and_a_panel_of_the_chosen_one() {
     assert!(lines[1].ends_with("DEVICE/S"), "{shown}");
     assert!(lines[2].starts_with("4194300 redis-server   224 MiB   87 0.98 GiB"), "{shown}");
     assert!(lines[3].contains("postgres") && lines[4].contains("quiet"), "{shown}");
-    for words in ["+ redis-server (4194300) -", "# in reach 128 MiB", "t tables 32.0 MiB"] {
+    for words in ["+ redis-server (4194300) -", "# in RAM 128 MiB", "t tables 32.0 MiB"] {
         assert!(shown.contains(words), "'{words}' is not in:\n{shown}");
     }
     // Nothing is cut at the frame.
@@ -98,7 +98,7 @@ fn one_process_shows_everything_in_80_columns_and_24_rows() {
         "redis-server (4194300)",
         "224 MiB of 256 MiB",
         "t tables 32.0 MiB  . free 32.0 MiB",
-        "50 % of faults find their page in RAM",
+        "hits     50 % found compressed in RAM",
         "stored",
         "device",
         "SSD rated 600 TB",
