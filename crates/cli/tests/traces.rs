@@ -3,7 +3,7 @@
 mod command;
 
 use command::{Folder, told};
-use deepheap_tools::trace_format::{Chunk, Happened, Header, Record};
+use deepheap_tools::trace::format::{Chunk, Happened, Header, Record};
 
 /// A program that goes three times round 64 MiB with 16 MiB of RAM.
 fn trace() -> Vec<u8> {

@@ -8,7 +8,7 @@ pub mod process;
 pub mod sample;
 pub mod simulation;
 
-pub use deepheap_pager::trace::format as trace_format;
+pub use deepheap_pager::trace;
 
 /// Files that are mapped by several processes, seen from outside.
 pub mod maps {

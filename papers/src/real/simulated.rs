@@ -8,7 +8,7 @@
 use std::fs;
 
 use deepheap_tools::simulation::Simulation;
-use deepheap_tools::trace_format::Trace;
+use deepheap_tools::trace::format::Trace;
 
 use super::contender::Part;
 use super::programs::Program;

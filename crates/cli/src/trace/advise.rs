@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use deepheap_tools::drive::{DAY_SECONDS, in_words};
 use deepheap_tools::simulation::{Outcome, Simulation};
-use deepheap_tools::trace_format::MAGIC;
+use deepheap_tools::trace::format::MAGIC;
 
 use crate::arguments::Advise;
 use crate::refusal::{Refusal, print_out};

@@ -11,7 +11,7 @@ use std::path::Path;
 use deepheap::internal::parse_size;
 use deepheap_tools::drive::in_words;
 use deepheap_tools::simulation::{Outcome, PageBufferShare, Simulation, Terms};
-use deepheap_tools::trace_format::Trace;
+use deepheap_tools::trace::format::Trace;
 
 use crate::arguments::Simulate;
 use crate::refusal::{Refusal, print_out, warn};
