@@ -213,11 +213,6 @@ impl Heap {
         revoked
     }
 
-    /// Blocks of the store promised to objects.
-    pub fn granted_object_blocks(&self) -> u64 {
-        self.objects.space.lock.lock().granted
-    }
-
     /// Blocks of the store that chunks of objects need; at most the granted ones.
     pub fn used_object_blocks(&self) -> u64 {
         self.objects.space.lock.lock().promised
