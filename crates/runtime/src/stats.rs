@@ -17,6 +17,7 @@ pub(crate) mod trace_recorder;
 
 use core::mem::offset_of;
 
+pub use deepheap_pager::FaultKind;
 use serde::Serialize;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute_mut, transmute_ref};
 
@@ -24,26 +25,6 @@ use crate::stats::histogram::Histogram;
 
 /// Version of the layout of [`Stats`] and of the shared statistics page.
 pub const STATS_VERSION: u32 = 8;
-
-/// How a fault was served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum FaultKind {
-    /// The page was all zero: nothing to fetch.
-    Zero,
-    /// The page was in the cache, compressed in RAM.
-    Cached,
-    /// The page was read from the store.
-    Stored,
-    /// Another thread was already moving the page; this one waited for it.
-    Waited,
-}
-
-impl FaultKind {
-    /// Every kind, in the order of the page.
-    pub const ALL: [FaultKind; 4] =
-        [FaultKind::Zero, FaultKind::Cached, FaultKind::Stored, FaultKind::Waited];
-}
 
 /// A number of [`Stats`]: which of those behind the latencies. `number!(pins)` is that of a field.
 #[doc(hidden)]

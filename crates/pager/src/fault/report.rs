@@ -6,17 +6,42 @@ use deepheap_sys::errno::Errno;
 
 use crate::moves::Moves;
 
-/// The kind of a fault.
+/// How a fault was served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
 pub enum FaultKind {
-    /// The object was zero: a page of zeros was installed.
+    /// The page was all zero: nothing to fetch.
     Zero,
-    /// It was in the object cache.
+    /// The page was in the cache, compressed in RAM.
     Cached,
-    /// It was read from the store.
+    /// The page was read from the store.
     Stored,
-    /// Another thread was moving it; this one waited.
+    /// Another thread was already moving the page; this one waited for it.
     Waited,
+}
+
+impl FaultKind {
+    /// Every kind, in the order in which the statistics page has them.
+    pub const ALL: [FaultKind; 4] =
+        [FaultKind::Zero, FaultKind::Cached, FaultKind::Stored, FaultKind::Waited];
+
+    /// Its name in JSON and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            FaultKind::Zero => "zero",
+            FaultKind::Cached => "cached",
+            FaultKind::Stored => "stored",
+            FaultKind::Waited => "waited",
+        }
+    }
+
+    /// The word for it on screens.
+    pub fn word(self) -> &'static str {
+        match self {
+            FaultKind::Cached => "compressed",
+            kind => kind.name(),
+        }
+    }
 }
 
 /// The outcome of a fault.

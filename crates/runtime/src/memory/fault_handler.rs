@@ -9,7 +9,7 @@
 use core::time::Duration;
 
 use deepheap_heap::PAGE;
-use deepheap_pager::{FaultError, FaultKind as Kind, NoPromise, Pager};
+use deepheap_pager::{FaultError, FaultKind, NoPromise, Pager};
 use deepheap_policy::sequence::Sequences;
 use deepheap_store::StoreError;
 use deepheap_sys::errno::Errno;
@@ -25,7 +25,6 @@ use crate::memory::relief;
 use crate::number;
 use crate::process::children::forget_dead_children;
 use crate::runtime::{running, running_at};
-use crate::stats::FaultKind;
 use crate::stats::observe::count_moves;
 
 /// Blocks of the store in a MiB.
@@ -69,20 +68,16 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
     match resolved {
         Ok(report) => {
             *waited_for = match report.kind {
-                Kind::Waited if report.is_present => page_address | (repeats + 1).min(PAGE - 1),
-                Kind::Waited => page_address | 1,
+                FaultKind::Waited if report.is_present => {
+                    page_address | (repeats + 1).min(PAGE - 1)
+                }
+                FaultKind::Waited => page_address | 1,
                 _ => 0,
-            };
-            let kind = match report.kind {
-                Kind::Zero => FaultKind::Zero,
-                Kind::Cached => FaultKind::Cached,
-                Kind::Stored => FaultKind::Stored,
-                Kind::Waited => FaultKind::Waited,
             };
             let shard = tls::lane();
             let ns = clock::monotonic_ns() - start_ns;
-            runtime.stats.record(shard, kind, ns);
-            let stall_ns = if kind == FaultKind::Zero { report.moves.stall_ns } else { ns };
+            runtime.stats.record(shard, report.kind, ns);
+            let stall_ns = if report.kind == FaultKind::Zero { report.moves.stall_ns } else { ns };
             if stall_ns > 0 {
                 runtime.stats.add(shard, number!(fault_stall_ns), stall_ns);
             }

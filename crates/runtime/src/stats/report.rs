@@ -8,28 +8,8 @@ use core::fmt::Write;
 
 use serde_json::{Value, json};
 
+use crate::stats::Stats;
 use crate::stats::table::TOLD;
-use crate::stats::{FaultKind, Stats};
-
-impl FaultKind {
-    /// Its name in JSON and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            FaultKind::Zero => "zero",
-            FaultKind::Cached => "cached",
-            FaultKind::Stored => "stored",
-            FaultKind::Waited => "waited",
-        }
-    }
-
-    /// The word for it on screens.
-    pub fn word(self) -> &'static str {
-        match self {
-            FaultKind::Cached => "compressed",
-            kind => kind.name(),
-        }
-    }
-}
 
 /// The snapshot as one line of JSON. Sizes are bytes, times nanoseconds.
 pub fn stats_json(stats: &Stats) -> String {
