@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use crate::arguments::Serve;
 use crate::live::serve::http::{Answer, PATIENCE, Request, Until};
-use crate::live::watch::{Watch, Watched};
+use crate::live::watch::{SeenProcess, Watch};
 use crate::refusal::{Refusal, print_out, warn};
 
 /// The page, whole.
@@ -40,7 +40,7 @@ struct Server {
     token: String,
     /// The nonce that allows the page's own script to run, and no other.
     nonce: String,
-    processes: Mutex<Vec<Watched>>,
+    processes: Mutex<Vec<SeenProcess>>,
     /// When a process was last looked at.
     looks: Mutex<HashMap<u32, Instant>>,
     /// Connections without a request, the oldest first.

@@ -15,8 +15,8 @@ use crate::refusal::Refusal;
 /// Between two searches for new processes.
 const SEARCH: Duration = Duration::from_secs(3);
 
-/// A process that is watched.
-pub struct Watched {
+/// A process, as it was seen so far.
+pub struct SeenProcess {
     /// Its id.
     pub pid: u32,
     /// Its name.
@@ -48,11 +48,11 @@ impl Watch {
     ///
     /// # Errors
     /// As `Process::page`.
-    pub fn add(&mut self, pid: u32, watched: &mut Vec<Watched>) -> Result<(), Refusal> {
+    pub fn add(&mut self, pid: u32, seen: &mut Vec<SeenProcess>) -> Result<(), Refusal> {
         let process = Process::find(pid).map_err(Refusal::missing)?;
         let page = process.page().map_err(Refusal::missing)?;
         let history = History::new(&page, pid);
-        watched.push(Watched { pid, name: process.name.clone(), history });
+        seen.push(SeenProcess { pid, name: process.name.clone(), history });
         self.processes.push(process);
         Ok(())
     }
@@ -61,37 +61,37 @@ impl Watch {
     /// The next look finds fresh gauges, and fresh maps of those of which they are wanted.
     pub fn look(
         &mut self,
-        watched: &mut Vec<Watched>,
+        seen: &mut Vec<SeenProcess>,
         wants_map: impl Fn(u32) -> bool,
-    ) -> Vec<Watched> {
+    ) -> Vec<SeenProcess> {
         let mut ended = Vec::new();
         self.processes.retain(|process| {
             let pid = process.pid();
-            let Some(at) = watched.iter().position(|watched| watched.pid == pid) else {
+            let Some(at) = seen.iter().position(|seen| seen.pid == pid) else {
                 return false;
             };
             match process.page() {
                 Ok(page) => {
-                    watched[at].history.add(&page, pid);
+                    seen[at].history.add(&page, pid);
                     process.ask(wants_map(pid));
                 }
-                Err(_) => ended.push(watched.remove(at)),
+                Err(_) => ended.push(seen.remove(at)),
             }
             !ended.iter().any(|ended| ended.pid == pid)
         });
         if self.is_of_all && self.searched.elapsed() >= SEARCH {
-            self.search(watched);
+            self.search(seen);
         }
         ended
     }
 
     /// Looks for new ones.
-    pub fn search(&mut self, watched: &mut Vec<Watched>) {
+    pub fn search(&mut self, seen: &mut Vec<SeenProcess>) {
         self.searched = Instant::now();
         let known: Vec<u32> = self.processes.iter().map(Process::pid).collect();
         for (process, page) in self.list.find_new(&known) {
             let (pid, name) = (process.pid(), process.name.clone());
-            watched.push(Watched { pid, name, history: History::new(&page, pid) });
+            seen.push(SeenProcess { pid, name, history: History::new(&page, pid) });
             self.processes.push(process);
         }
     }

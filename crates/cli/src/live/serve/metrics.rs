@@ -10,7 +10,7 @@ use core::fmt::Write;
 use deepheap::internal::stats_table::TOLD;
 use deepheap::stats::FaultKind;
 
-use crate::live::watch::Watched;
+use crate::live::watch::SeenProcess;
 
 /// The type of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -59,14 +59,14 @@ const COUNTERS: [Family; 21] = [
 ];
 
 /// The text.
-pub fn text(processes: &[Watched]) -> String {
+pub fn text(processes: &[SeenProcess]) -> String {
     let mut out = String::with_capacity(16 << 10);
     // Writing to a String cannot fail.
     let _ = write_all(&mut out, processes);
     out
 }
 
-fn write_all(out: &mut String, processes: &[Watched]) -> core::fmt::Result {
+fn write_all(out: &mut String, processes: &[SeenProcess]) -> core::fmt::Result {
     let gauges = GAUGES.map(|family| (family, "gauge", ""));
     let counters = COUNTERS.map(|family| (family, "counter", "_total"));
     for ((family, label, help), kind, suffix) in gauges.into_iter().chain(counters) {
@@ -129,7 +129,7 @@ fn head(out: &mut String, family: &str, kind: &str, help: &str) -> core::fmt::Re
 }
 
 /// `pid="7",name="redis"`, and one more unless it has no name.
-fn labels(process: &Watched, label: &str, value: &str) -> String {
+fn labels(process: &SeenProcess, label: &str, value: &str) -> String {
     let name = process.name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     let more = if label.is_empty() { String::new() } else { format!(",{label}=\"{value}\"") };
     format!("pid=\"{}\",name=\"{name}\"{more}", process.pid)
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use crate::live::history::History;
 
-    fn watched(pid: u32, name: &str) -> Watched {
+    fn seen_process(pid: u32, name: &str) -> SeenProcess {
         let page = StatsPage::create().expect("page");
         page.set(number!(budget_bytes), 4096);
         page.set(number!(stall_share_now_ppm), 34_000);
@@ -159,12 +159,12 @@ mod tests {
         page.record(0, FaultKind::Stored, 70_000);
         page.record(0, FaultKind::Stored, 3_000);
         let history = History::new(page, std::process::id());
-        Watched { pid, name: name.to_owned(), history }
+        SeenProcess { pid, name: name.to_owned(), history }
     }
 
     #[test]
     fn the_text_is_openmetrics() {
-        let text = text(&[watched(7, "a \"b\" \\ c"), watched(8, "d")]);
+        let text = text(&[seen_process(7, "a \"b\" \\ c"), seen_process(8, "d")]);
         assert!(text.ends_with("# EOF\n") && text.matches("# EOF").count() == 1);
         let mut types = BTreeMap::new();
         let mut seen = BTreeSet::new();

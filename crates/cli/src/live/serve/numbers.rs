@@ -11,20 +11,20 @@ use deepheap::stats_json;
 use serde_json::{Value, json};
 
 use crate::live::history::{History, Moment};
-use crate::live::watch::Watched;
+use crate::live::watch::SeenProcess;
 
 /// Sites that are shown.
 const SITES: usize = 12;
 
 /// The processes, and everything about the one with this id.
-pub fn data(processes: &mut [Watched], pid: Option<u32>) -> String {
+pub fn data(processes: &mut [SeenProcess], pid: Option<u32>) -> String {
     let list: Vec<Value> = processes.iter().map(line).collect();
     let chosen = pid.or_else(|| processes.first().map(|process| process.pid));
     let inside = processes.iter_mut().find(|process| Some(process.pid) == chosen);
     json!({ "processes": list, "process": inside.map(whole) }).to_string()
 }
 
-fn line(process: &Watched) -> Value {
+fn line(process: &SeenProcess) -> Value {
     let newest = process.history.newest();
     json!({
         "pid": process.pid,
@@ -37,7 +37,7 @@ fn line(process: &Watched) -> Value {
     })
 }
 
-fn whole(process: &mut Watched) -> Value {
+fn whole(process: &mut SeenProcess) -> Value {
     let sites = process.history.sites.hottest(process.pid, SITES).into_iter();
     let sites: Vec<Value> =
         sites.map(|(share, site)| json!([share, site.function, site.file])).collect();

@@ -16,7 +16,7 @@ use ratatui::widgets::Paragraph;
 use crate::live::history::History;
 use crate::live::stat::screen::uptime;
 use crate::live::top::look::{Look, columns_of, sparkline};
-use crate::live::watch::Watched;
+use crate::live::watch::SeenProcess;
 
 /// Columns of the bar of RAM.
 const BAR_COLUMNS: usize = 46;
@@ -26,7 +26,7 @@ const SPARK_COLUMNS: usize = 20;
 const FUNCTION_COLUMNS: usize = 48;
 
 /// All of it.
-pub fn draw(frame: &mut Frame<'_>, area: Rect, process: &mut Watched, look: Look) {
+pub fn draw(frame: &mut Frame<'_>, area: Rect, process: &mut SeenProcess, look: Look) {
     let stats = *process.history.stats();
     let state = if stats.managing != 0 { "managed" } else { "in RAM, nothing is managed yet" };
     let mut lines = vec![Line::from(vec![
@@ -52,7 +52,7 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, process: &mut Watched, look: Look
 }
 
 /// The most important lines.
-pub fn draw_summary(frame: &mut Frame<'_>, area: Rect, process: &mut Watched, look: Look) {
+pub fn draw_summary(frame: &mut Frame<'_>, area: Rect, process: &mut SeenProcess, look: Look) {
     let mut lines = ram(&process.history, look);
     lines.extend(faults(&process.history, look));
     lines.extend(device(&process.history, look).into_iter().take(1));
@@ -165,7 +165,7 @@ fn life(history: &History) -> String {
     format!("{a_day} a day at this rate; {time} for an SSD rated {endurance:.0} TB")
 }
 
-fn hottest(process: &mut Watched, rows: usize, look: Look) -> Vec<Line<'static>> {
+fn hottest(process: &mut SeenProcess, rows: usize, look: Look) -> Vec<Line<'static>> {
     let sites = process.history.sites.hottest(process.pid, rows);
     let head = "hottest code (where the program faults; part of all faults, by samples)";
     let mut lines = vec![Line::styled(head, look.dim())];

@@ -16,7 +16,7 @@ use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState};
 use crate::live::top::look::{Glyphs, Look};
 use crate::live::top::process;
 use crate::live::top::state::{ORDERS, TopState};
-use crate::live::watch::Watched;
+use crate::live::watch::SeenProcess;
 
 /// Rows of the panel below the list.
 const PANEL_ROWS: u16 = 10;
@@ -54,7 +54,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &mut TopState, look: Look) {
     let inside = if state.is_inside { chosen } else { None };
     frame.render_widget(title(state, look), head);
     frame.render_widget(keys(state, look), foot);
-    let find = |processes: &mut Vec<Watched>, pid| {
+    let find = |processes: &mut Vec<SeenProcess>, pid| {
         processes.iter().position(|process| Some(process.pid) == pid)
     };
     match find(&mut state.processes, inside) {
@@ -180,7 +180,7 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, state: &TopState, look: Look) {
     frame.render_stateful_widget(table, area, &mut chosen);
 }
 
-fn row(process: &Watched) -> Row<'static> {
+fn row(process: &SeenProcess) -> Row<'static> {
     let (newest, ram) = (process.history.newest(), process.history.ram());
     let stored = FaultKind::Stored as usize;
     let share = (ram.used() * 100).checked_div(ram.budget).unwrap_or(0);

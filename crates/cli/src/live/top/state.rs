@@ -7,7 +7,7 @@
 use deepheap::stats::FaultKind;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use crate::live::watch::Watched;
+use crate::live::watch::SeenProcess;
 
 /// Seconds between two looks that can be chosen.
 const INTERVALS: [f64; 6] = [0.25, 0.5, 1.0, 2.0, 5.0, 10.0];
@@ -15,7 +15,7 @@ const INTERVALS: [f64; 6] = [0.25, 0.5, 1.0, 2.0, 5.0, 10.0];
 const FILTER_MAX: usize = 40;
 
 /// By what a list is sorted: the word for it, and the number that counts.
-type Order = (&'static str, fn(&Watched) -> f64);
+type Order = (&'static str, fn(&SeenProcess) -> f64);
 
 /// By what the list can be sorted, most first, in the order of the key `s`.
 pub const ORDERS: [Order; 6] = [
@@ -42,7 +42,7 @@ pub enum Wish {
 /// Everything that a picture is made of.
 pub struct TopState {
     /// The processes, in the order of the list.
-    pub processes: Vec<Watched>,
+    pub processes: Vec<SeenProcess>,
     /// By which of the orders they are sorted.
     pub sort: usize,
     /// Whether the least come first.
@@ -83,9 +83,9 @@ impl TopState {
     }
 
     /// The processes that are shown.
-    pub fn shown(&self) -> Vec<&Watched> {
+    pub fn shown(&self) -> Vec<&SeenProcess> {
         let filter = self.filter.to_lowercase();
-        let fits = |process: &&Watched| process.name.to_lowercase().contains(&filter);
+        let fits = |process: &&SeenProcess| process.name.to_lowercase().contains(&filter);
         self.processes.iter().filter(fits).collect()
     }
 
@@ -112,7 +112,7 @@ impl TopState {
     }
 
     /// A process, which is not in the list any more, has ended.
-    pub fn tell_end(&mut self, process: &Watched) {
+    pub fn tell_end(&mut self, process: &SeenProcess) {
         if self.chosen == Some(process.pid) {
             self.is_inside = false;
             self.chosen = None;

@@ -18,7 +18,7 @@ use crate::live::top::state::Wish;
 const MIB: u64 = 1 << 20;
 
 /// A process that has `faults` on stored pages in its last interval.
-fn watched(pid: u32, name: &str, faults: u64) -> Watched {
+fn seen_process(pid: u32, name: &str, faults: u64) -> SeenProcess {
     let page = StatsPage::create().expect("page");
     page.set(number!(budget_bytes), 256 * MIB);
     page.set(number!(page_buffer_bytes), 128 * MIB);
@@ -35,14 +35,14 @@ fn watched(pid: u32, name: &str, faults: u64) -> Watched {
     page.add(0, number!(device_write_bytes), 100 * MIB);
     std::thread::sleep(Duration::from_millis(5));
     history.add(page, std::process::id());
-    Watched { pid, name: name.to_owned(), history }
+    SeenProcess { pid, name: name.to_owned(), history }
 }
 
 fn state() -> TopState {
     let mut state = TopState::new(1.0, None);
-    state.processes.push(watched(11, "quiet", 16));
-    state.processes.push(watched(4_194_300, "redis-server", 3200));
-    state.processes.push(watched(13, "postgres", 800));
+    state.processes.push(seen_process(11, "quiet", 16));
+    state.processes.push(seen_process(4_194_300, "redis-server", 3200));
+    state.processes.push(seen_process(13, "postgres", 800));
     state.put_in_order();
     state
 }
