@@ -2,7 +2,7 @@
 //!
 //! They are changed pages that scans or trails brought. Where one of a scan leaves, all of them in
 //! a group of 1 MiB that are in the cache go together, so that they lie together on the disk; where
-//! one of a trail leaves, those behind it in the history (`policy/way`), in that order.
+//! one of a trail leaves, those behind it in the history (`policy/trail_run`), in that order.
 //! `policy/tier` says how many. A page of the second tier that was wanted alone goes to the SSD the
 //! next time it leaves.
 //!
@@ -14,7 +14,7 @@ pub(crate) mod mix;
 
 use deepheap_heap::PageNo;
 use deepheap_policy::tier::{self, Seen};
-use deepheap_policy::way::{REACH, Stands, Way};
+use deepheap_policy::trail_run::{PLACES_MAX, TrailRun, Where};
 use deepheap_residency::Residency;
 use deepheap_residency::ownership::{CameBy, DescriptorId, Owned, Place};
 use deepheap_store::Block;
@@ -30,8 +30,9 @@ use crate::tier::mix::TierMix;
 const GROUP: u32 = BATCH_MAX as u32;
 /// So many groups before that of a page that leaves go first, if they are of its sequence.
 const RUN_MAX: u32 = 64;
-/// Ways that are looked for at a time. Some are short: of pages that stayed longer than others.
-const WAYS: usize = 32;
+/// Trail runs that are looked for at a time. Some are short: of pages that stayed longer than
+/// others.
+const TRAIL_RUNS: usize = 32;
 
 /// How many pages of a sequence leave now.
 pub(crate) struct Chosen {
@@ -88,11 +89,11 @@ impl Tier<'_> {
         let Some(second) = self.residency.store.second_tier_to_fill() else { return none };
         let disk_ns = second.read_latency().map_or(0, |latency| latency.as_nanos() as u64);
         let seen = self.mix.seen(disk_ns);
-        let Some(first) = first else { return self.choose_way(packer, count, seen) };
+        let Some(first) = first else { return self.choose_trail_run(packer, count, seen) };
         let group = self.begin_of_run(first.0 / GROUP);
         let pages = self.gather(group, &mut packer.leaving[BATCH_MAX..]);
         if pages < tier::RUN_LEAST {
-            return self.choose_way(packer, count, seen);
+            return self.choose_trail_run(packer, count, seen);
         }
         let near = group * GROUP..(group + RUN_MAX) * GROUP;
         for (index, &(page, id)) in packer.leaving[..count].iter().enumerate() {
@@ -107,7 +108,7 @@ impl Tier<'_> {
 
     /// As `choose_sequence`: of the trails that the program followed again, the oldest of which
     /// something goes to the second tier.
-    fn choose_way(&self, packer: &mut Packer, count: usize, seen: Seen) -> Chosen {
+    fn choose_trail_run(&self, packer: &mut Packer, count: usize, seen: Seen) -> Chosen {
         let none = Chosen { to_store: 0, to_second: 0 };
         let Some(history) = self.history else { return none };
         let Packer { leaving, is_sequence, .. } = packer;
@@ -116,28 +117,28 @@ impl Tier<'_> {
         let index_of = |page| leaving.binary_search_by_key(&page, |(page, _)| page.0).ok();
         let allowed = self.mix.allowed();
         let mut is_met = [false; BATCH_MAX];
-        for _ in 0..WAYS {
+        for _ in 0..TRAIL_RUNS {
             let places = leaving.iter().zip(&is_met).filter_map(|(&(page, id), is_met)| {
                 let is_new = !is_met && self.is_changed_on_trail(page, id);
                 is_new.then(|| history.find(page.0))?
             });
             let Some(place) = places.min() else { break };
-            let way = Way::gather(history, place, list, |page| {
+            let run = TrailRun::gather(history, place, list, |page| {
                 if let Some(index) = index_of(page) {
                     is_met[index] = true;
                 }
-                self.stands(PageNo(page))
+                self.where_is(PageNo(page))
             });
-            let to_store = seen.on_ssd(way.pages, way.goes_on, allowed);
-            if to_store < way.pages {
+            let to_store = seen.on_ssd(run.pages, run.goes_on, allowed);
+            if to_store < run.pages {
                 // The pages behind it wait for their turn.
-                let behind = history.from(way.end).take(REACH).map(|(page, _)| page);
-                let listed = list[..way.pages].iter().map(|(page, _)| page.0);
+                let behind = history.from(run.end).take(PLACES_MAX).map(|(page, _)| page);
+                let listed = list[..run.pages].iter().map(|(page, _)| page.0);
                 for index in listed.chain(behind).filter_map(index_of) {
                     let (page, id) = leaving[index];
                     is_sequence[index] |= self.is_changed_on_trail(page, id);
                 }
-                return Chosen { to_store, to_second: way.pages - to_store };
+                return Chosen { to_store, to_second: run.pages - to_store };
             }
             if allowed < BATCH_MAX as u64 {
                 break;
@@ -146,17 +147,17 @@ impl Tier<'_> {
         none
     }
 
-    /// How a page of a trail stands, and under which descriptor.
-    fn stands(&self, page: PageNo) -> Stands<(PageNo, DescriptorId)> {
+    /// Where a page of a trail is, and under which descriptor.
+    fn where_is(&self, page: PageNo) -> Where<(PageNo, DescriptorId)> {
         match self.residency.ownership.peek(page) {
             Some(Place::Cached(id)) if self.is_changed_on_trail(page, id) => {
-                Stands::Here((page, id))
+                Where::MayGo((page, id))
             }
             Some(Place::Stored(block)) if self.residency.store.is_in_second_tier(block) => {
-                Stands::Slow
+                Where::SecondTier
             }
-            Some(Place::Stored(_)) => Stands::Fast,
-            _ => Stands::Stays,
+            Some(Place::Stored(_)) => Where::Ssd,
+            _ => Where::Stays,
         }
     }
 

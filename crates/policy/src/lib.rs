@@ -19,7 +19,7 @@ pub mod stall_bound;
 pub mod stride;
 pub mod tier;
 pub mod trail;
-pub mod way;
+pub mod trail_run;
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;

@@ -1,4 +1,4 @@
-//! Way: a sequence of pages that go to a slow second tier together, in the order of the history,
+//! Trail run: pages of a trail that go to a slow second tier together, in the order of the history,
 //! because the program went from one to the next again (HybridSwap, III.B and III.C).
 //!
 //! Never: decides how many of them stay on the SSD; `tier` does.
@@ -6,26 +6,26 @@
 use crate::Memory;
 use crate::history::History;
 
-/// Places of the history in which it is looked for: four times as many as pages go together.
-/// Some of the pages in these places have left already, and some stay.
-pub const REACH: usize = 1024;
+/// Places of the history that are looked at: four times as many as pages go together. Some of the
+/// pages in these places have left already, and some stay.
+pub const PLACES_MAX: usize = 1024;
 
-/// Where a page of a sequence is.
+/// Where a page of a trail is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stands<T> {
-    /// It may go.
-    Here(T),
+pub enum Where<T> {
+    /// In RAM, and it may go.
+    MayGo(T),
     /// It has gone to the second tier.
-    Slow,
+    SecondTier,
     /// It has gone to the SSD.
-    Fast,
+    Ssd,
     /// It stays where it is.
     Stays,
 }
 
 /// A part of the history.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Way {
+pub struct TrailRun {
     /// Pages that may go.
     pub pages: usize,
     /// Those before them are in the second tier.
@@ -34,7 +34,7 @@ pub struct Way {
     pub end: u32,
 }
 
-impl Way {
+impl TrailRun {
     /// Lists the pages that may go of the sequence that leads to a place and goes on from there, in
     /// its order. The list ends at a page that has gone to the second tier before: pages that go
     /// one by one between such pages would lie apart from them.
@@ -42,24 +42,23 @@ impl Way {
         history: &History<impl Memory>,
         place: u32,
         list: &mut [T],
-        mut stands: impl FnMut(u32) -> Stands<T>,
-    ) -> Way {
-        let mut way = Way { pages: 0, goes_on: false, end: place };
-        for (page, after) in history.from(history.before(place)).take(REACH) {
-            let stands = stands(page);
-            match (stands, list.get_mut(way.pages)) {
-                (Stands::Here(it), Some(entry)) => {
+        mut where_is: impl FnMut(u32) -> Where<T>,
+    ) -> TrailRun {
+        let mut run = TrailRun { pages: 0, goes_on: false, end: place };
+        for (page, after) in history.from(history.before(place)).take(PLACES_MAX) {
+            match (where_is(page), list.get_mut(run.pages)) {
+                (Where::MayGo(it), Some(entry)) => {
                     *entry = it;
-                    way.pages += 1;
+                    run.pages += 1;
                 }
-                (Stands::Slow, _) if way.pages == 0 => way.goes_on = true,
-                (Stands::Fast, _) if way.pages == 0 => way.goes_on = false,
-                (Stands::Slow, _) | (_, None) => break,
+                (Where::SecondTier, _) if run.pages == 0 => run.goes_on = true,
+                (Where::Ssd, _) if run.pages == 0 => run.goes_on = false,
+                (Where::SecondTier, _) | (_, None) => break,
                 _ => {}
             }
-            way.end = after;
+            run.end = after;
         }
-        way
+        run
     }
 }
 
@@ -83,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_is_listed_in_its_order_as_long_as_there_is_room() {
+    fn a_run_is_listed_in_its_order_as_long_as_there_is_room() {
         let history = history();
         let mut writer = Writer::default();
         let way = (0..300).map(|at| (at * 7919 + 13) % 5000).collect::<Vec<u32>>();
@@ -96,22 +95,22 @@ mod tests {
             .expect("one in four is found");
         // Those before it have left, each third one stays.
         let index = |page| way.iter().position(|&it| it == page).expect("a page of the way");
-        let stands = |page| match index(page) {
-            index if index < at => Stands::Slow,
-            index if index % 3 == 0 => Stands::Stays,
-            _ => Stands::Here(page),
+        let where_is = |page| match index(page) {
+            index if index < at => Where::SecondTier,
+            index if index % 3 == 0 => Where::Stays,
+            _ => Where::MayGo(page),
         };
         let mut list = [0; 64];
-        let found = Way::gather(&history, place, &mut list, stands);
+        let found = TrailRun::gather(&history, place, &mut list, where_is);
         assert!(found.pages == 64 && found.goes_on, "{found:?}");
         let left = way[at..].iter().filter(|&&page| index(page) % 3 != 0);
         assert!(list.iter().eq(left.clone().take(64)));
-        let ends = Way::gather(&history, place, &mut list, |page| match index(page) {
-            index if index > at + 20 => Stands::Slow,
-            _ => stands(page),
+        let ends = TrailRun::gather(&history, place, &mut list, |page| match index(page) {
+            index if index > at + 20 => Where::SecondTier,
+            _ => where_is(page),
         });
         assert!((10..20).contains(&ends.pages), "{ends:?}");
-        let none = Way::gather(&history, place, &mut list, |_| Stands::<u32>::Stays);
+        let none = TrailRun::gather(&history, place, &mut list, |_| Where::<u32>::Stays);
         assert_eq!((none.pages, none.goes_on), (0, false));
     }
 
@@ -170,21 +169,22 @@ mod tests {
             }
         }
 
-        /// As `choose_ways` of the pager.
+        /// As `choose_trail_run` of the pager.
         fn leave(&mut self) {
             let leaving: Vec<u32> = self.ram.drain(..128).collect();
             let here = At::Ram { came_on_trail: true };
             let found = |page: &u32| (self.at[page] == here).then(|| self.history.find(*page))?;
             if let Some(place) = leaving.iter().filter_map(found).min() {
                 let mut list = [0; 256];
-                let way =
-                    Way::gather(&self.history, place, &mut list, |page| match self.at[&page] {
-                        at if at == here => Stands::Here(page),
-                        At::Slow(_) => Stands::Slow,
-                        At::Ssd => Stands::Fast,
-                        _ => Stands::Stays,
-                    });
-                for page in &list[SEEN.on_ssd(way.pages, way.goes_on, u64::MAX)..way.pages] {
+                let run = TrailRun::gather(&self.history, place, &mut list, |page| {
+                    match self.at[&page] {
+                        at if at == here => Where::MayGo(page),
+                        At::Slow(_) => Where::SecondTier,
+                        At::Ssd => Where::Ssd,
+                        _ => Where::Stays,
+                    }
+                });
+                for page in &list[SEEN.on_ssd(run.pages, run.goes_on, u64::MAX)..run.pages] {
                     self.at.insert(*page, At::Slow(self.slow.len()));
                     self.slow.push(*page);
                 }
