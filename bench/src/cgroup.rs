@@ -7,6 +7,7 @@
 //! Never: changes or moves a cgroup or process that is not ours.
 //! Threads: the supervising process makes it; the worker joins it and sets its limit.
 
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::fs::{self, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
@@ -47,7 +48,10 @@ impl Cgroup {
             ));
         }
         let (parent, version) = find()?;
-        let folder = parent.join(Ledger::name("cgroup"));
+        // A run may have several.
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let folder = parent.join(Ledger::name(&format!("cgroup{number}")));
         ledger.note(Entry::Cgroup(folder.clone()))?;
         fs::create_dir(&folder).map_err(|error| Failure::os(folder.display(), &error))?;
         Ok(Self { folder, version })
@@ -97,6 +101,8 @@ impl Cgroup {
             }
             (_, Swapping::Eager) => {
                 self.write("memory.max", &value)?;
+                // Compressed RAM in front of a swap device would be measured instead of it.
+                let _ = self.write("memory.zswap.max", "0");
                 self.write("memory.swap.max", "max")
             }
             (_, Swapping::Off) => {
@@ -195,7 +201,8 @@ fn find() -> Result<(PathBuf, u32), Failure> {
     }
     Err(Failure::Refused(
         "no memory cgroup: mount one (version 1: mount -t cgroup -o memory none \
-         /sys/fs/cgroup/memory) or boot with cgroup_enable=memory"
+         /sys/fs/cgroup/memory) or boot with cgroup_enable=memory; in a container with version 2, \
+         move the processes of its root cgroup into a child first"
             .into(),
     ))
 }

@@ -94,6 +94,23 @@ on, and sets vm.page-cluster), and --cgroup. All of it is taken back at the end,
 SIGINT and SIGTERM; what a run killed by SIGKILL left is taken back by the next run or by
 `deepheap-bench clean`.";
 
+const THREADS_HELP: &str = "\
+A touch reads two words of a random page and compares them; of a page that is written, a counter is
+added to as well. Threads touch without a pause, every touch is timed, with what it waits for a
+processor. At the end every word of every page is compared and the writes are counted.
+
+The programs of deepheap and of its rival run side by side and take turns within each round, for
+each number of threads. The numbers are medians of the rounds, the ratio is the median of theirs.
+
+RAM is equal: --ram is deepheap's budget, with its tables, cache and page tables. For zram (lz4,
+vm.page-cluster 0) it is the limit of the memory cgroup and the pool together: the limit is looked
+for until both are within 1 % of --ram, by what mm_stat says after all pages were touched. In both
+cases what the program itself takes without pages comes on top.
+
+Needs root. Memory cgroups, zram device, swap file and vm.page-cluster are taken back at the end, on
+errors and on SIGINT and SIGTERM; what a run killed by SIGKILL left is taken back by the next run or
+by `deepheap-bench clean`.";
+
 const TORTURE_HELP: &str = "\
 Each round starts a process that opens a durable heap, changes it in four threads, and makes
 checkpoints in every way there is. It is killed (SIGKILL) at a random moment, or the file system
@@ -122,7 +139,8 @@ pub enum Command {
     Objects(Table),
     /// Times what a fault on an object is made of, beside the numbers of the SSDAlloc paper
     Overheads(Overheads),
-    /// Times faults of many threads at once, on cached and on stored pages
+    /// Times touches of many threads at once, beside swap on zram and a swap file; needs root
+    #[command(after_help = THREADS_HELP)]
     Threads(Threads),
     /// Reads and writes pages of a mapped file larger than RAM and prints JSON lines
     Maps(Maps),
@@ -146,6 +164,9 @@ pub enum Command {
     /// A process that a run starts
     #[command(hide = true)]
     Worker,
+    /// A process that `threads` starts
+    #[command(hide = true)]
+    ThreadsProgram,
     /// A process that `torture` starts and kills
     #[command(hide = true)]
     TortureActor(Actor),
@@ -175,6 +196,7 @@ impl Command {
             Command::Transactions(transactions) => transactions.main(),
             Command::Torture(torture) => torture.main(),
             Command::Worker => worker::main(),
+            Command::ThreadsProgram => threads::program::main(),
             Command::TortureActor(actor) => actor.main(),
         }
     }

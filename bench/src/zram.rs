@@ -63,4 +63,9 @@ impl Zram {
         let text = fs::read_to_string(self.folder.join("mm_stat")).unwrap_or_default();
         text.split_whitespace().nth(2).and_then(|field| field.parse().ok()).unwrap_or(0)
     }
+    /// The compressors that the kernel offers, the one in use in brackets.
+    pub fn compressors(&self) -> String {
+        let text = fs::read_to_string(self.folder.join("comp_algorithm")).unwrap_or_default();
+        text.trim().to_owned()
+    }
 }

@@ -8,7 +8,7 @@
 pub mod deepheap;
 mod glibc;
 mod mmap;
-mod swap;
+pub mod swap;
 
 use core::ptr;
 
