@@ -7,7 +7,7 @@
 //! Threads: any, also in a signal handler.
 
 use crate::errno::Errno;
-use crate::raw_call::raw_call;
+use crate::raw_call::raw_call_again;
 
 /// Bytes of the longest line, its prefix and newline included.
 const LINE_MAX: usize = 512;
@@ -75,7 +75,7 @@ pub fn say(pieces: &[Piece<'_>]) {
     }
     let bytes = line.finish();
     // SAFETY: `bytes` is on this stack; a failed write cannot be reported to anyone.
-    let _ = unsafe { raw_call!(SYS_write, libc::STDERR_FILENO, bytes.as_ptr(), bytes.len()) };
+    let _ = unsafe { raw_call_again!(SYS_write, libc::STDERR_FILENO, bytes.as_ptr(), bytes.len()) };
 }
 
 struct Line {
