@@ -4,7 +4,7 @@
 //! served then. On `Err` the object is where it was and the access must not be repeated. An access
 //! that goes on to fault on a page that is present ends with `Err`, after `PRESENT_MAX` faults.
 //! Never: allocates, touches managed memory, waits for the program.
-//! Threads: the faulting one, in its SIGBUS handler, all signals blocked. If the evictor falls
+//! Threads: the faulting one, in its SIGBUS handler, other signals kept out. If the evictor falls
 //! behind, it evicts itself (back-pressure), before it owns anything.
 
 pub(crate) mod fetch;

@@ -1,11 +1,15 @@
 //! Seam: the few things this library needs from the runtime beyond memory and residency.
 //!
-//! Guarantees: only this file depends on the runtime's settings and fault signal.
+//! Guarantees: only this file depends on the runtime's settings and fault signal (but `signals` on
+//! where signals go that come in a fault).
 //! Threads: any; `children_inherit` and `objects` before the program has threads.
 
 use core::ffi::{CStr, c_int};
 use core::ops::RangeInclusive;
 
+pub use deepheap::internal::fault_signal::{
+    begin_previous as begin_fault_action, is_installed as has_fault_handler, keep_all_signals_out,
+};
 pub use deepheap_capi::{keep_errno, set_errno};
 use libc::sigaction as Action;
 

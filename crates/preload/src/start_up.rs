@@ -7,8 +7,7 @@
 
 use crate::memory::placement;
 use crate::process::{children, fork};
-use crate::threads;
-use crate::{caller, real};
+use crate::{caller, real, signals, threads};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -21,8 +20,12 @@ static AT_END: extern "C" fn() = at_end;
 extern "C" fn at_start() {
     real::resolve_all();
     children::apply_setting();
+    let has_address_space = deepheap::internal::has_address_space();
+    if has_address_space {
+        signals::stack::reserve();
+    }
     threads::start::prepare();
-    if fork::register() && deepheap::internal::has_address_space() {
+    if fork::register() && has_address_space {
         caller::learn();
         placement::learn();
     }

@@ -139,6 +139,11 @@ fn handlers_run_on_coroutines_as_they_would() {
 }
 
 #[test]
+fn signals_in_the_middle_of_faults_come_once_and_in_order() {
+    holds("signalled_faults.c", "signalled faults hold");
+}
+
+#[test]
 fn children_that_share_the_memory_run_and_end_as_they_would() {
     holds("shared_children.c", "shared children hold");
 }

@@ -5,7 +5,7 @@
 pub use deepheap_durable::{inspect, repair};
 pub use deepheap_measure::size;
 pub use deepheap_pager::Survey;
-pub use deepheap_sys::faults::fault_signal;
+pub use deepheap_sys::faults::{deferral, fault_signal};
 pub use deepheap_sys::files::own_descriptor::is_own as is_own_descriptor;
 pub use deepheap_sys::files::stream_list;
 pub use deepheap_sys::memory::pinned_allocator::PinnedAllocator;

@@ -6,9 +6,10 @@
 //! the program's threads, so they must not call one. `crates/checks/tests/cancellation.rs` lists
 //! the functions that are not called.
 //!
-//! A signal of libc ends a thread whose cancellation is asynchronous. The fault handler runs with
-//! all signals blocked, that one too, so such a thread ends after the handler's return. `malloc`
-//! and the `dh_` functions are not safe for such threads, as in POSIX.
+//! A signal of libc ends a thread whose cancellation is asynchronous. In a process with such a
+//! thread the fault handler runs with all signals blocked, that one too, so the thread ends after
+//! the handler's return. `malloc` and the `dh_` functions are not safe for such threads, as in
+//! POSIX.
 //!
 //! Guarantees: it is no cancellation point and does not change errno; it returns the kernel's
 //! answer.

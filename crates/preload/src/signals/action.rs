@@ -106,7 +106,12 @@ unsafe fn change_action(signal: c_int, new: *const Action, old: *mut Action) -> 
         let wanted = new.as_ref().map(|asked| {
             // SIGBUS comes to the runtime's own handler as soon as there are faults.
             let is_none = [SIG_DFL, SIG_IGN].contains(&asked.sa_sigaction);
-            if !is_signal || is_none || signal == libc::SIGBUS || sharing::shares_memory() {
+            let shares_memory = sharing::shares_memory();
+            if shares_memory && !is_none && seam::has_fault_handler() {
+                // Without the relay it would run on top of a fault of the child's.
+                seam::keep_all_signals_out();
+            }
+            if !is_signal || is_none || signal == libc::SIGBUS || shares_memory {
                 return Action { sa_mask: without_fault(&asked.sa_mask), ..*asked };
             }
             signals::relay::relayed(signal, asked)

@@ -8,13 +8,16 @@
 //!
 //! ```text
 //!   kernel: frame on the alternate stack, signals blocked
-//!     -> `place`: copy it -> `admit`: the mask of the handler -> handler
+//!     -> `place`: in the fault path? turn it away; otherwise copy it
+//!     -> `admit`: the mask of the handler -> handler
 //!     -> `finish`: signals blocked, SIGBUS open in the frame's mask, copy it back
 //!     -> kernel: return from the copy on the alternate stack
 //! ```
 //!
-//! While anything of ours is on the alternate stack all signals are blocked but those that an
-//! instruction causes. So no handler of the program begins there, and could stay.
+//! While anything of ours is on the alternate stack, all signals are blocked but those that an
+//! instruction causes, or it is the fault path, which `deferral` keeps them out of. So no handler
+//! of the program begins there, and could stay. The runtime's handler of SIGBUS comes here itself
+//! at its end, with its own frame, if a signal was turned away, or if the SIGBUS is the program's.
 //!
 //! Guarantees: a handler runs where it would run without us. The kernel finds the frame that a
 //! handler returns from resident, with SIGBUS open in its mask, whatever the handler wrote there.
@@ -27,12 +30,14 @@ use core::mem::offset_of;
 use core::ptr::{copy_nonoverlapping, null_mut};
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
+use deepheap::internal::deferral;
 use libc::{
-    SA_NODEFER, SA_ONSTACK, SIG_BLOCK, SIG_SETMASK, sigaction as Action, sighandler_t, sigset_t,
-    stack_t, ucontext_t,
+    SA_NODEFER, SA_ONSTACK, SIG_BLOCK, SIG_SETMASK, sigaction as Action, sighandler_t, siginfo_t,
+    sigset_t, stack_t, ucontext_t,
 };
 
 use crate::real::real;
+use crate::seam;
 use crate::signals;
 use crate::signals::set::{FAULT_BIT, action, of_word, word};
 
@@ -76,9 +81,14 @@ unsafe extern "C" {
     fn relay();
 }
 
+/// What the kernel calls.
+pub fn address() -> sighandler_t {
+    relay as *const () as sighandler_t
+}
+
 /// Whether a signal's action of the kernel is the relay.
 pub fn is_relay(action: &Action) -> bool {
-    action.sa_sigaction == relay as *const () as sighandler_t
+    action.sa_sigaction == address()
 }
 
 /// The action that the program asked for, last, with a handler of its own.
@@ -94,7 +104,7 @@ pub fn relayed(signal: c_int, wanted: &Action) -> Action {
     asked.mask.store(word(&wanted.sa_mask), Ordering::Relaxed);
     asked.flags.store(wanted.sa_flags, Ordering::Relaxed);
     asked.handler.store(wanted.sa_sigaction, Ordering::Relaxed);
-    action(relay as *const () as sighandler_t, wanted.sa_flags | SA_ONSTACK, SENT)
+    action(address(), wanted.sa_flags | SA_ONSTACK, SENT)
 }
 
 fn set_mask(how: c_int, mask: u64) {
@@ -120,8 +130,9 @@ global_asm!(
     ".cfi_adjust_cfa_offset 8",
     "push rdx",
     ".cfi_adjust_cfa_offset 8",
-    "mov rsi, rdx",
     "call {place}",
+    "cmp rax, {turned_away}",
+    "je 7f",
     // To the copy, with what was pushed below it.
     "lea rcx, [rsp + rax]",
     "mov rdx, [rsp]",
@@ -144,9 +155,14 @@ global_asm!(
     "mov rsp, rax",
     "mov eax, 15", // SYS_rt_sigreturn
     "syscall",
+    "7:",
+    "mov rsp, [rsp]", // the context
+    "mov eax, 15",
+    "syscall",
     ".cfi_endproc",
     ".size deepheap_signal_relay, . - deepheap_signal_relay",
     ".popsection",
+    turned_away = const TURNED_AWAY,
     place = sym place,
     admit = sym admit,
     finish = sym finish,
@@ -159,11 +175,19 @@ fn is_on(stack: &stack_t, address: usize) -> bool {
     address > bottom && address - bottom <= stack.ss_size
 }
 
+/// The answer of `place` for a signal that is to come again after a fault.
+const TURNED_AWAY: usize = 1;
+const _: () = assert!(!TURNED_AWAY.is_multiple_of(FRAME_ALIGN));
+
 /// Moves the frame of a signal that has just come to the stack that was interrupted, unless it is
 /// where the program wants it. Answers how far.
 ///
 /// The copy may fault: the frame of that SIGBUS lies below this one.
-extern "C" fn place(signal: c_int, context: *mut ucontext_t) -> usize {
+extern "C" fn place(signal: c_int, info: *const siginfo_t, context: *mut ucontext_t) -> usize {
+    // SAFETY: what the kernel has handed to the relay.
+    if unsafe { deferral::defer(signal, info, context) } {
+        return TURNED_AWAY;
+    }
     let frame = context as usize - size_of::<usize>();
     // SAFETY: the kernel's context.
     let (stack, interrupted) = unsafe {
@@ -191,7 +215,10 @@ extern "C" fn place(signal: c_int, context: *mut ucontext_t) -> usize {
 
 /// Sets the mask that the handler is to run under, and answers the handler.
 extern "C" fn admit(signal: c_int, context: *const ucontext_t) -> sighandler_t {
-    let asked = asked(signal);
+    let asked = match signal {
+        libc::SIGBUS => seam::begin_fault_action(),
+        _ => asked(signal),
+    };
     let own = if asked.sa_flags & SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
     // SAFETY: the kernel's context, or the copy.
     let interrupted = unsafe { (&raw const (*context).uc_sigmask).cast::<u64>().read() };
@@ -243,7 +270,7 @@ extern "C" fn finish(context: *mut ucontext_t) -> usize {
         if is_on(&stack, context as usize) {
             return context as usize;
         }
-        let lowest = stack.ss_sp as usize + stack.ss_size / 2;
+        let lowest = signals::stack::middle();
         let copy = lowest + (context as usize).wrapping_sub(lowest) % FRAME_ALIGN;
         let bytes = bytes_of(context);
         copy_nonoverlapping(context.cast::<u8>(), copy as *mut u8, bytes);

@@ -3,29 +3,54 @@
 //! Coroutines run on stacks from `malloc`, which may be evicted. The kernel must find a resident
 //! stack for the frame of our SIGBUS handler.
 //!
+//! The stacks lie behind the handler stacks of the runtime, so that signals may come during a fault
+//! (`deferral`). A program that sets a stack of its own ends that: its frames would lie in each
+//! other's way.
+//!
 //! Guarantees: every thread has an alternate stack of plain memory with a guard page below it,
 //! until the program sets a stack of its own. The program's is pinned if it is managed. A program
 //! that disables its stack gets ours back, and is told that it has none.
+//! Never: allocates, locks.
 //! Threads: each for itself.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::{null_mut, with_exposed_provenance_mut};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use deepheap::internal::Hold;
+use deepheap::internal::{Hold, deferral};
 use libc::stack_t;
 
 use crate::buffers::pins::PAGE;
 use crate::calls::calls;
 use crate::real::real;
+use crate::seam;
+use crate::signals::relay;
 
 /// Usable bytes of a thread's signal stack.
 const STACK_BYTES: usize = 64 * 1024;
+/// Bytes of its mapping: with the guard page.
+const MAPPING_BYTES: usize = PAGE + STACK_BYTES;
+/// So many threads have their stacks behind the handler stacks; those of others lie anywhere.
+const STACKS_MAX: usize = 32 << 10;
+/// Numbers of a word of `TAKEN`.
+const WORD: usize = u64::BITS as usize;
+
+/// Where these places are; 0: nowhere.
+static FIRST: AtomicUsize = AtomicUsize::new(0);
+/// A bit for each that a thread has. In the child of a fork those of the parent's other threads
+/// stay taken, as their memory does.
+static TAKEN: [AtomicU64; STACKS_MAX / WORD] = [const { AtomicU64::new(0) }; STACKS_MAX / WORD];
 
 type SetStack = unsafe extern "C" fn(*const stack_t, *mut stack_t) -> c_int;
 
+/// What the kernel is told of a stack of `map`.
 fn description(mapping: usize) -> stack_t {
-    let bottom = with_exposed_provenance_mut(mapping + PAGE);
-    stack_t { ss_sp: bottom, ss_flags: 0, ss_size: STACK_BYTES }
+    let bottom = mapping + PAGE;
+    deferral::alternate(bottom, STACK_BYTES).unwrap_or(stack_t {
+        ss_sp: with_exposed_provenance_mut(bottom),
+        ss_flags: 0,
+        ss_size: STACK_BYTES,
+    })
 }
 
 /// Whether this is the signal stack of the calling thread.
@@ -40,20 +65,74 @@ pub fn own() -> Option<stack_t> {
     (mapping != 0).then(|| description(mapping))
 }
 
-/// Maps a signal stack and has the calling thread use it; zero without memory for it.
-pub fn map() -> usize {
-    let read_write = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
-    let map = real!(mmap: fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void);
-    // SAFETY: a fresh private mapping.
-    unsafe {
-        let mapping = map(null_mut(), PAGE + STACK_BYTES, read_write, flags, -1, 0);
-        if mapping == libc::MAP_FAILED {
-            return 0;
-        }
-        real!(mprotect: fn(*mut c_void, usize, c_int) -> c_int)(mapping, PAGE, libc::PROT_NONE);
-        mapping as usize
+/// The middle of the calling thread's signal stack, which it has.
+pub fn middle() -> usize {
+    // SAFETY: this thread's own area.
+    unsafe { (*deepheap::internal::thread_area()).signal_stack + PAGE + STACK_BYTES / 2 }
+}
+
+/// Reserves the places, once, before there are stacks. Without address space for them the stacks
+/// lie anywhere.
+pub fn reserve() {
+    if let Ok(first) = deferral::reserve(STACKS_MAX * MAPPING_BYTES, relay::address()) {
+        FIRST.store(first, Ordering::Release);
     }
+}
+
+/// Takes the lowest free place for a stack behind the handler stacks.
+fn take_place() -> Option<usize> {
+    let first = FIRST.load(Ordering::Acquire);
+    if first == 0 {
+        return None;
+    }
+    TAKEN.iter().enumerate().find_map(|(number, word)| {
+        let free = |taken: u64| (taken != u64::MAX).then(|| taken | (taken + 1));
+        let taken = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, free).ok()?;
+        let index = number * WORD + taken.trailing_ones() as usize;
+        Some(first + index * MAPPING_BYTES)
+    })
+}
+
+/// The number of a place.
+fn place_of(mapping: usize) -> Option<usize> {
+    let first = FIRST.load(Ordering::Relaxed);
+    let index = mapping.wrapping_sub(first) / MAPPING_BYTES;
+    (first != 0 && index < STACKS_MAX).then_some(index)
+}
+
+/// Lets another thread have a place.
+fn leave_place(index: usize) {
+    TAKEN[index / WORD].fetch_and(!(1 << (index % WORD)), Ordering::AcqRel);
+}
+
+/// Maps anonymous memory, in place of what is there if that is ours.
+fn map_at(at: usize, bytes: usize, protection: c_int) -> Option<usize> {
+    let fixed = if at == 0 { 0 } else { libc::MAP_FIXED };
+    // What is given back is to become one mapping with its neighbours: no stack any more.
+    let stack = if protection == libc::PROT_NONE { 0 } else { libc::MAP_STACK };
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | stack;
+    let map = real!(mmap: fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void);
+    let at = with_exposed_provenance_mut(at);
+    // SAFETY: a fresh private mapping, or in a place of the calling thread's.
+    let mapping = unsafe { map(at, bytes, protection, flags | fixed, -1, 0) };
+    (mapping != libc::MAP_FAILED).then_some(mapping as usize)
+}
+
+/// Maps a signal stack; zero without memory for it.
+pub fn map() -> usize {
+    const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
+    if let Some(mapping) = take_place() {
+        if map_at(mapping + PAGE, STACK_BYTES, READ_WRITE).is_some() {
+            return mapping;
+        }
+        place_of(mapping).inspect(|place| leave_place(*place));
+        return 0;
+    }
+    let Some(mapping) = map_at(0, MAPPING_BYTES, READ_WRITE) else { return 0 };
+    let protect = real!(mprotect: fn(*mut c_void, usize, c_int) -> c_int);
+    // SAFETY: the first page of a fresh mapping.
+    unsafe { protect(with_exposed_provenance_mut(mapping), PAGE, libc::PROT_NONE) };
+    mapping
 }
 
 /// Has the calling thread use a stack of `map`.
@@ -79,9 +158,16 @@ pub fn unmap(mapping: usize) {
 
 /// Unmaps a stack of `map` that no thread has.
 pub fn give_back(mapping: usize) {
+    if let Some(place) = place_of(mapping) {
+        // Empty: its record too. If the kernel refuses, nobody has the place any more.
+        if map_at(mapping + PAGE, STACK_BYTES, libc::PROT_NONE).is_some() {
+            leave_place(place);
+        }
+        return;
+    }
     let unmap = real!(munmap: fn(*mut c_void, usize) -> c_int);
     // SAFETY: `map` made it, and nobody uses it.
-    unsafe { unmap(with_exposed_provenance_mut(mapping), PAGE + STACK_BYTES) };
+    unsafe { unmap(with_exposed_provenance_mut(mapping), MAPPING_BYTES) };
 }
 
 /// Gives the calling thread a signal stack, unless it has one. Without memory for it the thread
@@ -138,12 +224,13 @@ fn change(
             if wanted.ss_flags & libc::SS_DISABLE != 0 && mapping != 0 {
                 wanted = description(mapping);
             } else {
+                seam::keep_all_signals_out();
                 Hold::for_good(wanted.ss_sp as usize, wanted.ss_size);
             }
             set(&wanted, &mut before)
         };
         if outcome == 0 && !old.is_null() {
-            if mapping != 0 && before.ss_sp as usize == mapping + PAGE {
+            if is_ours(&before) {
                 before = stack_t { ss_sp: null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
             }
             *old = before;

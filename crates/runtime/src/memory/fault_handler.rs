@@ -4,7 +4,7 @@
 //! logged, or, if a call of ours made it, as the call's error; it is never served with bytes that
 //! failed their checksum.
 //! Never: allocates, touches managed memory.
-//! Threads: the faulting one, in the signal handler, all signals blocked.
+//! Threads: the faulting one, in the signal handler, other signals kept out.
 
 use core::time::Duration;
 

@@ -6,24 +6,26 @@
 //! more. So if the handler is on an alternate stack, the fault path runs on one of ours.
 //!
 //! As many stacks are in use as threads are in the fault path at a time, up to a limit. Address
-//! space for all is reserved at once. Stacks become usable 64 at a time, when all before them are
-//! in use, and take RAM only where they were used.
+//! space for all is reserved at once, with that of the signal stacks behind it if there are any of
+//! ours (`deferral` says why). Stacks become usable 64 at a time, when all before them are in use,
+//! and take RAM only where they were used.
 //!
 //! Guarantees: the function runs once, with nearly `STACK_BYTES` of stack, and has returned
-//! afterwards; signals must be blocked, so that uses do not nest. RAM of stacks that are not used
-//! any more goes back to the system (`trim`).
+//! afterwards. Uses do not nest: other signals are blocked or turned away (`deferral`). RAM of
+//! stacks that are not used any more goes back to the system (`trim`).
 //! Never: allocates. Waits, asleep, only when every stack is in use, or every one that takes RAM
 //! while there is no room for one more.
 //! Threads: any, in the signal handler; a worker calls `trim` and `resident_bytes`.
 
 use crate::PAGE;
-use crate::errno::Result;
+use crate::errno::{Errno, Result};
 use crate::faults::stack_switch;
 use crate::memory::index_pool::{GROUP, GROUPS_MAX, IndexPool, groups_for};
 use crate::memory::mapping;
 use crate::threads::thread;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 /// Bytes of one stack, with the guard page below it.
 const STACK_BYTES: usize = 64 * 1024;
@@ -37,19 +39,46 @@ static GROUPS: AtomicUsize = AtomicUsize::new(1);
 /// A `fn() -> bool`: whether there is RAM for one more stack. Null: there is.
 static HAS_ROOM: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Reserves the stacks, once, and makes as many groups usable as the processors can use.
-pub(crate) fn prepare() -> Result<()> {
-    if MEMORY.load(Ordering::Acquire) != 0 {
-        return Ok(());
-    }
-    let memory = mapping::reserve(STACKS_MAX * STACK_BYTES, PAGE, 0)?;
-    let groups = groups_for(thread::cpu_count()).min(GROUPS.load(Ordering::Relaxed));
-    (0..groups).try_for_each(|group| commit(memory as usize, group))?;
+/// Reserves the stacks, and so many bytes behind them; answers where those begin. EEXIST: the
+/// stacks are reserved.
+pub(crate) fn reserve(behind: usize) -> Result<usize> {
+    let bytes = STACKS_MAX * STACK_BYTES + behind;
+    let memory = mapping::reserve(bytes, PAGE, 0)?;
     if MEMORY.compare_exchange(0, memory as usize, Ordering::AcqRel, Ordering::Relaxed).is_err() {
         // SAFETY: reserved above; another thread was faster, and no other thread knows of ours.
-        return unsafe { mapping::unmap(memory, STACKS_MAX * STACK_BYTES) };
+        unsafe { mapping::unmap(memory, bytes) }?;
+        return Err(Errno::EEXIST);
     }
-    (1..groups).for_each(|open| POOL.open_further(open));
+    Ok(memory as usize + STACKS_MAX * STACK_BYTES)
+}
+
+/// Where the stacks are; nowhere before they are reserved.
+pub(crate) fn range() -> Range<usize> {
+    match MEMORY.load(Ordering::Relaxed) {
+        0 => 0..0,
+        memory => memory..memory + STACKS_MAX * STACK_BYTES,
+    }
+}
+
+/// Reserves the stacks if that is not done, and makes as many groups usable as the processors can
+/// use.
+pub(crate) fn prepare() -> Result<()> {
+    static IS_READY: AtomicBool = AtomicBool::new(false);
+    if IS_READY.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    if MEMORY.load(Ordering::Acquire) == 0 {
+        match reserve(0) {
+            Ok(_) | Err(Errno::EEXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    let memory = MEMORY.load(Ordering::Acquire);
+    let groups = groups_for(thread::cpu_count()).min(GROUPS.load(Ordering::Relaxed));
+    (0..groups).try_for_each(|group| commit(memory, group))?;
+    if !IS_READY.swap(true, Ordering::AcqRel) {
+        (1..groups).for_each(|open| POOL.open_further(open));
+    }
     Ok(())
 }
 

@@ -97,21 +97,22 @@ impl Drop for Blocked {
 
 /// While it lives, a write of this thread beyond RLIMIT_FSIZE is answered with EFBIG and nothing
 /// else: the SIGXFSZ that the kernel sends along never arrives. For what is written on behalf of
-/// the runtime; a SIGXFSZ that was pending before stays so.
+/// the runtime; a SIGXFSZ that was pending before stays so. It blocks the others as well: one that
+/// came meanwhile and changed the mask for the rest of a fault (`faults::deferral`) would find it
+/// changed back.
 #[derive(Debug)]
 #[must_use = "the signal is let in again when the guard is dropped"]
 pub(crate) struct NoFileSizeSignal {
-    before: Mask,
     was_pending: bool,
-    _stays_on_its_thread: PhantomData<*const ()>,
+    _blocked: Blocked,
 }
 
 impl NoFileSizeSignal {
     /// Keeps the signal away from now on.
     pub(crate) fn new() -> Self {
-        let before = change(libc::SIG_BLOCK, &bit(libc::SIGXFSZ));
+        let blocked = Blocked::all();
         let was_pending = pending() & bit(libc::SIGXFSZ) != 0;
-        NoFileSizeSignal { before, was_pending, _stays_on_its_thread: PhantomData }
+        NoFileSizeSignal { was_pending, _blocked: blocked }
     }
 }
 
@@ -120,7 +121,6 @@ impl Drop for NoFileSizeSignal {
         if !self.was_pending {
             take_pending(bit(libc::SIGXFSZ));
         }
-        set_mask(self.before);
     }
 }
 
