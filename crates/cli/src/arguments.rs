@@ -16,7 +16,7 @@ use deepheap::internal::config::{KEYS, Key};
 /// A heap deeper than your RAM: runs unmodified programs with more memory than the machine has.
 #[derive(Parser)]
 #[command(name = "deepheap", version, arg_required_else_help = true)]
-#[command(subcommand_help_heading = "Commands", disable_help_subcommand = true)]
+#[command(subcommand_help_heading = "Commands")]
 #[command(after_help = "Examples:\n  deepheap run --ram 256M redis-server\n  deepheap doctor")]
 pub struct Arguments {
     /// What to do.
@@ -31,7 +31,7 @@ pub enum Command {
     Run(Box<Run>),
     /// Check whether this machine has what deepheap needs, and how to fix it
     Doctor(Doctor),
-    /// Show the live counters of a process that runs under deepheap
+    /// Show the live counters of a process that runs under deepheap, or list all of them
     Stat(Stat),
     /// Show all processes that run under deepheap, live
     Top(Top),
@@ -252,6 +252,9 @@ pub struct Doctor {
     /// The store to examine [default: as for run]
     #[arg(long, value_name = "PATH", value_parser = any_path())]
     pub store: Option<PathBuf>,
+    /// Print a line of JSON instead
+    #[arg(long)]
+    pub json: bool,
 }
 
 const STAT_STATUS: &str = "Exit status: 0, or 1 if there is no such process or it has no deepheap.";
@@ -322,16 +325,16 @@ Exit status: 0, or 1 if there is no such process or it has no deepheap.";
 #[derive(Args)]
 #[command(after_help = STAT_STATUS, after_long_help = STAT_LEGEND)]
 pub struct Stat {
-    /// The process
-    #[arg(value_parser = process_id)]
-    pub pid: u32,
+    /// The process, by its id or its name [default: lists all that this user may look into]
+    #[arg(value_name = "PID|NAME")]
+    pub process: Option<String>,
     /// Print a line of JSON instead
     #[arg(long)]
     pub json: bool,
     /// Show it again every so many seconds, with rates, until the process ends [default: 1]
     // With `=`, so that `--watch PID` is not taken for an interval.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true)]
-    #[arg(default_missing_value = "1", value_parser = seconds)]
+    #[arg(default_missing_value = "1", value_parser = seconds, requires = "process")]
     pub watch: Option<f64>,
 }
 
@@ -421,21 +424,25 @@ fn seconds(text: &str) -> Result<f64, String> {
 mod tests {
     use super::*;
 
-    fn watched(words: &[&str]) -> Option<(u32, Option<f64>)> {
+    fn watched(words: &[&str]) -> Option<(String, Option<f64>)> {
         let words = ["deepheap", "stat"].iter().chain(words);
         match Arguments::try_parse_from(words).ok()?.command {
-            Command::Stat(stat) => Some((stat.pid, stat.watch)),
+            Command::Stat(stat) => Some((stat.process?, stat.watch)),
             _ => None,
         }
     }
 
+    fn of_process(watch: Option<f64>) -> Option<(String, Option<f64>)> {
+        Some(("4711".to_owned(), watch))
+    }
+
     #[test]
     fn watch_takes_its_seconds_with_an_equals_sign_and_leaves_the_process_alone() {
-        assert_eq!(watched(&["4711"]), Some((4711, None)));
-        assert_eq!(watched(&["--watch", "4711"]), Some((4711, Some(1.0))));
-        assert_eq!(watched(&["4711", "--watch"]), Some((4711, Some(1.0))));
-        assert_eq!(watched(&["--watch=0.5", "4711"]), Some((4711, Some(0.5))));
-        assert_eq!(watched(&["4711", "--watch=2", "--json"]), Some((4711, Some(2.0))));
+        assert_eq!(watched(&["4711"]), of_process(None));
+        assert_eq!(watched(&["--watch", "4711"]), of_process(Some(1.0)));
+        assert_eq!(watched(&["4711", "--watch"]), of_process(Some(1.0)));
+        assert_eq!(watched(&["--watch=0.5", "4711"]), of_process(Some(0.5)));
+        assert_eq!(watched(&["4711", "--watch=2", "--json"]), of_process(Some(2.0)));
         assert_eq!(watched(&["--watch=0.01", "4711"]), None);
     }
 }

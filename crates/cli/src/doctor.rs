@@ -11,6 +11,7 @@ use deepheap::internal::machine::Machine;
 use deepheap::internal::obstacles::{Finding, Severity};
 use deepheap_tools::doctor::examine_machine;
 use deepheap_tools::doctor::store::examine_store;
+use serde_json::{Value, json};
 
 use crate::arguments;
 use crate::refusal::{Refusal, print_out, wants_colour};
@@ -23,13 +24,16 @@ pub fn doctor(arguments: &arguments::Doctor) -> Result<(), Refusal> {
     let has_colour = wants_colour(&stdout());
     let (mut failed, mut warned) = (0, 0);
     let mut lost = Ok(());
+    let mut findings = Vec::new();
     let mut tell = |finding: Finding| {
         match finding.severity {
             Severity::Pass => {}
             Severity::Warn => warned += 1,
             Severity::Fail => failed += 1,
         }
-        if lost.is_ok() {
+        if arguments.json {
+            findings.push(json(&finding));
+        } else if lost.is_ok() {
             lost = print_out(line(&finding, has_colour));
         }
     };
@@ -51,6 +55,11 @@ pub fn doctor(arguments: &arguments::Doctor) -> Result<(), Refusal> {
     examine_machine(&config, &mut tell);
     examine_store(&config, &mut tell);
     lost?;
+    let outcome = if failed == 0 { Ok(()) } else { Err(Refusal::told()) };
+    if arguments.json {
+        let whole = json!({ "runs_here": failed == 0, "findings": findings });
+        return print_out(format!("{whole}\n")).and(outcome);
+    }
     let severity = match (failed, warned) {
         (0, 0) => "\nThis machine has all that deepheap needs.\n".to_owned(),
         (0, 1) => "\ndeepheap runs here; one thing could be better.\n".to_owned(),
@@ -58,8 +67,21 @@ pub fn doctor(arguments: &arguments::Doctor) -> Result<(), Refusal> {
         (1, _) => "\ndeepheap cannot run here until one thing is fixed.\n".to_owned(),
         (n, _) => format!("\ndeepheap cannot run here until {n} things are fixed.\n"),
     };
-    print_out(severity)?;
-    if failed == 0 { Ok(()) } else { Err(Refusal::told()) }
+    print_out(severity).and(outcome)
+}
+
+fn json(finding: &Finding) -> Value {
+    let severity = match finding.severity {
+        Severity::Pass => "pass",
+        Severity::Warn => "warn",
+        Severity::Fail => "fail",
+    };
+    json!({
+        "name": finding.name,
+        "severity": severity,
+        "text": finding.text,
+        "fix": finding.fix,
+    })
 }
 
 fn line(finding: &Finding, has_colour: bool) -> String {

@@ -23,12 +23,38 @@ use crate::arguments::{Arguments, Command};
 use crate::files::{durable, map_log, maps};
 use crate::launch::{image, run};
 use crate::live::{serve, stat, top};
-use crate::refusal::Refusal;
+use crate::refusal::{EXIT_REFUSED, Refusal};
 use crate::trace::{advise, simulate};
 
 fn main() -> ExitCode {
     image::restore_pipe_signal();
-    let result = match Arguments::parse().command {
+    image::leave_deepheap();
+    let result = match arguments() {
+        Ok(arguments) => carry_out(arguments.command),
+        Err(refusal) => Err(refusal),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(refusal) => {
+            refusal.print();
+            ExitCode::from(refusal.status)
+        }
+    }
+}
+
+/// The arguments, unless they ask for help, which is printed.
+fn arguments() -> Result<Arguments, Refusal> {
+    Arguments::try_parse().map_err(|error| {
+        let status = if error.use_stderr() { EXIT_REFUSED } else { 0 };
+        match error.print() {
+            Ok(()) => Refusal::with_status(status, ""),
+            Err(error) => Refusal::unprinted(error),
+        }
+    })
+}
+
+fn carry_out(command: Command) -> Result<(), Refusal> {
+    match command {
         Command::Run(run) => Err(run::run(&run)),
         Command::Doctor(doctor) => doctor::doctor(&doctor),
         Command::Stat(stat) => stat::stat(&stat),
@@ -45,13 +71,6 @@ fn main() -> ExitCode {
         Command::Compact(of) => durable::compact(&of),
         Command::Completions { shell } => completions(shell),
         Command::Man { folder } => manual::write(&folder),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(refusal) => {
-            refusal.print();
-            ExitCode::from(refusal.status)
-        }
     }
 }
 

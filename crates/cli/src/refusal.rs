@@ -53,6 +53,11 @@ impl Refusal {
         Refusal::missing("")
     }
 
+    /// What was asked for cannot be printed.
+    pub fn unprinted(error: io::Error) -> Refusal {
+        Refusal::missing(format!("cannot write to standard output: {error}"))
+    }
+
     /// A refusal with another status.
     pub fn with_status(status: u8, text: impl Into<String>) -> Refusal {
         Refusal { status, text: text.into() }
@@ -79,7 +84,5 @@ pub fn wants_colour(stream: &impl IsTerminal) -> bool {
 /// A full disk or the like; a closed pipe ends the process quietly before.
 pub fn print_out(text: impl AsRef<[u8]>) -> Result<(), Refusal> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_ref())
-        .and_then(|()| out.flush())
-        .map_err(|error| Refusal::missing(format!("cannot write to standard output: {error}")))
+    out.write_all(text.as_ref()).and_then(|()| out.flush()).map_err(Refusal::unprinted)
 }

@@ -53,6 +53,26 @@ fn options_go_over_the_environment() {
 }
 
 #[test]
+fn a_command_inside_of_a_run_goes_on_without_the_library() {
+    let folder = Folder::new();
+    let command = folder.deepheap().get_program().to_owned();
+    let words = ["run", "--ram", "64M"].map(std::ffi::OsString::from);
+    let inner = words.clone().into_iter().chain([command]);
+    let inside = |more: &[&str]| {
+        let more = more.iter().map(std::ffi::OsString::from);
+        told(&folder.output(inner.clone().chain(more)))
+    };
+    // The inner budget holds, and the library is preloaded once.
+    let shown = "echo $DEEPHEAP_CONF; echo $LD_PRELOAD";
+    let (status, out, err) = inside(&["run", "--ram", "96M", "sh", "-c", shown]);
+    assert_eq!(status, Some(0), "{err}");
+    assert!(out.contains("ram:96M") && !out.contains("ram:64M"), "{out}");
+    assert_eq!(out.matches("libdeepheap_preload.so").count(), 1, "{out}");
+    let (_, out, _) = inside(&["--version"]);
+    assert!(out.starts_with("deepheap "), "{out}");
+}
+
+#[test]
 fn what_was_preloaded_is_kept() {
     let folder = Folder::new();
     let mut command = folder.deepheap();

@@ -79,6 +79,17 @@ fn stat_shows_a_running_process() {
     assert_eq!(status, Some(0));
     let json: serde_json::Value = serde_json::from_str(&out).expect("json");
     assert_eq!(json["faults"]["prefetched"], 4321);
+
+    // Without a process: a line for each. Other tests may run some.
+    let (status, out, err) = told(&folder.output(["stat"]));
+    assert_eq!(status, Some(0), "{err}");
+    assert!(out.lines().any(|line| line.trim_start().starts_with(&pid)), "{out}");
+    assert!(out.lines().all(|line| line.chars().count() <= 80), "too wide:\n{out}");
+    let name = std::fs::read_to_string("/proc/self/comm").expect("name");
+    let (status, out, err) = told(&folder.output(["stat", "--json", name.trim_end()]));
+    // Another run of this test has the same name.
+    let is_one = status == Some(0) && out.contains("4321");
+    assert!(is_one || err.contains("choose one of"), "{status:?} {out} {err}");
 }
 
 #[test]
@@ -90,8 +101,8 @@ fn stat_tells_what_is_missing() {
     let (status, _, err) = told(&folder.output(["stat", &sleeper.id().to_string()]));
     sleeper.kill().and_then(|()| sleeper.wait()).expect("kill");
     assert_eq!((status, err.contains("does not run under deepheap")), (Some(1), true), "{err}");
-    let (status, _, _) = told(&folder.output(["stat", "zero"]));
-    assert_eq!(status, Some(2));
+    let (status, _, err) = told(&folder.output(["stat", "no such name"]));
+    assert_eq!((status, err.contains("`deepheap stat` lists those")), (Some(1), true), "{err}");
 }
 
 #[test]
@@ -102,6 +113,23 @@ fn doctor_gives_every_failure_a_fix() {
     assert!(out.contains("FAIL  store"), "{out}");
     assert!(out.contains("fix: create the folder"), "{out}");
     assert!(!out.contains('\x1b'), "colours in a file:\n{out}");
+    let (status, out, _) = told(&folder.output(["doctor", "--json", "--store", "/does/not/exist"]));
+    let json: serde_json::Value = serde_json::from_str(&out).expect("json");
+    assert_eq!((status, &json["runs_here"]), (Some(1), &false.into()));
+    let findings = json["findings"].as_array().expect("findings");
+    let store = findings.iter().find(|it| it["name"] == "store").expect("the store");
+    assert!(store["severity"] == "fail" && store["fix"].is_string(), "{store}");
+}
+
+#[test]
+fn help_that_cannot_be_printed_is_a_failure() {
+    let folder = Folder::new();
+    let (status, out, _) = told(&folder.output(["help", "run"]));
+    assert!(status == Some(0) && out.contains("--store-size"), "{out}");
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("/dev/full");
+    let output = folder.deepheap().arg("--help").stdout(full).output().expect("start");
+    let (status, _, err) = told(&output);
+    assert_eq!((status, err.contains("cannot write")), (Some(1), true), "{err}");
 }
 
 #[test]

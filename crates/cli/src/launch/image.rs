@@ -10,11 +10,14 @@
 //! Threads: none but main.
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::env;
 use std::ffi::OsString;
 use std::io::Error;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+
+use crate::launch::library::{self, PRELOAD_VARIABLE};
 
 static PIPE_SIGNAL_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 
@@ -40,6 +43,18 @@ pub fn restore_pipe_signal() {
     if !PIPE_SIGNAL_WAS_IGNORED.load(Relaxed) {
         // SAFETY: sets a standard disposition; no handler of ours is replaced.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    }
+}
+
+/// A command that was started inside of `deepheap run` goes on without the library: it would look at
+/// the machine from within a budget, and count its own memory. Returns if there is nothing to leave,
+/// or if that fails.
+pub fn leave_deepheap() {
+    let Some(preload) = env::var_os(PRELOAD_VARIABLE) else { return };
+    let Some(others) = library::without(&preload) else { return };
+    if let Ok(path) = env::current_exe() {
+        let arguments: Vec<OsString> = env::args_os().collect();
+        replace(&path, &arguments, &[(PRELOAD_VARIABLE, others)]);
     }
 }
 

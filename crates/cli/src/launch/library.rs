@@ -15,6 +15,9 @@ use crate::refusal::Refusal;
 /// The library's file name.
 pub const FILE_NAME: &str = "libdeepheap_preload.so";
 
+/// Names the libraries that the dynamic linker loads first.
+pub const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
+
 /// Finds the library: beside the command, then where `make install` puts it (`PRELOADDIR` of the
 /// Makefile).
 pub fn find() -> Result<PathBuf, Refusal> {
@@ -53,13 +56,24 @@ pub fn find() -> Result<PathBuf, Refusal> {
 /// The value that LD_PRELOAD should have: the library in front of what it was.
 pub fn preloading(library: &Path, before: Option<&OsStr>) -> OsString {
     let mut value = library.as_os_str().to_owned();
-    let before = before.unwrap_or_default().as_bytes();
-    let names = before.split(|byte| matches!(byte, b' ' | b':'));
-    for name in names.filter(|name| !name.is_empty() && *name != library.as_os_str().as_bytes()) {
+    for name in names(before.unwrap_or_default()).filter(|name| *name != library.as_os_str()) {
         value.push(":");
-        value.push(OsStr::from_bytes(name));
+        value.push(name);
     }
     value
+}
+
+/// The value of LD_PRELOAD without our library; none if it does not name it.
+pub fn without(value: &OsStr) -> Option<OsString> {
+    let is_ours = |name: &&OsStr| Path::new(name).file_name() == Some(OsStr::new(FILE_NAME));
+    let (ours, others): (Vec<&OsStr>, Vec<&OsStr>) = names(value).partition(is_ours);
+    (!ours.is_empty()).then(|| others.join(OsStr::new(":")))
+}
+
+/// The names in LD_PRELOAD, as the dynamic linker splits them.
+fn names(value: &OsStr) -> impl Iterator<Item = &OsStr> {
+    let names = value.as_bytes().split(|byte| matches!(byte, b' ' | b':'));
+    names.filter(|name| !name.is_empty()).map(OsStr::from_bytes)
 }
 
 #[cfg(test)]
@@ -76,6 +90,18 @@ mod tests {
             (Some("/a.so:/lib/ours.so"), "/lib/ours.so:/a.so"),
         ] {
             assert_eq!(preloading(ours, before.map(OsStr::new)), after, "{before:?}");
+        }
+    }
+
+    #[test]
+    fn without_ours_the_others_stay() {
+        for (before, after) in [
+            ("", None),
+            ("/a.so:/b.so", None),
+            ("/lib/libdeepheap_preload.so", Some("")),
+            ("/a.so /lib/libdeepheap_preload.so:/b.so", Some("/a.so:/b.so")),
+        ] {
+            assert_eq!(without(OsStr::new(before)).as_deref(), after.map(OsStr::new), "{before}");
         }
     }
 }

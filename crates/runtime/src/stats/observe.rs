@@ -307,6 +307,14 @@ pub fn exit_summary() {
         runtime.process.trace.end(pager);
     }
     let stats = snapshot(runtime);
+    let traced = runtime.config.trace_file.as_ref().filter(|_| is_first_process(runtime));
+    if let (Some(path), None) = (traced, runtime.pager()) {
+        let (path, ram) = (path.display(), bytes(stats.budget_most_bytes));
+        say!(&*format!(
+            "{path} is not written: the program fitted its RAM budget of {ram}, so there was \
+             nothing to trace; give less --ram"
+        ));
+    }
     if has_to_tell && runtime.config.show_stats {
         kept_stderr::write_all(summary(&stats).as_bytes());
     }

@@ -103,11 +103,9 @@ impl fmt::Display for DurableError {
                 "the disk is full: free some of it and try again; the last checkpoint is whole"
             ),
             Self::Io(errno) => write!(out, "the heap's device failed: {errno}"),
-            Self::NotAHeap => write!(
-                out,
-                "this is not a deepheap heap: give the path of one, or of a file that does not \
-                 exist yet"
-            ),
+            Self::NotAHeap => {
+                write!(out, "this is not a deepheap heap, and stays as it is: give another path")
+            }
             Self::SuperblocksDamaged => write!(
                 out,
                 "both superblocks of the heap are damaged: restore the file from a copy"
