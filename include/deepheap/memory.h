@@ -318,9 +318,19 @@ struct dh_stats {
     uint64_t pool_members;    /* since version 8: processes of its pool; 0: there is none */
     uint64_t pool_bytes;      /* RAM that they share; budget_bytes of it for this process */
     uint64_t pool_free_bytes; /* the part of it that none of them has */
+
+    uint64_t wait_room_ns;       /* since version 9: the longest fault of the last minute that */
+    uint64_t wait_take_over_ns;  /* waited for room in RAM; until memory was managed; */
+    uint64_t wait_owner_ns;      /* for another thread that was moving the page; */
+    uint64_t wait_fork_ns;       /* for a fork; */
+    uint64_t wait_checkpoint_ns; /* for the cut of a checkpoint; */
+    uint64_t wait_device_ns;     /* for a read of the device; */
+    uint64_t wait_log_ns;        /* for room in the log; */
+    uint64_t wait_table_ns;      /* for the object table; */
+    uint64_t wait_other_ns;      /* for a processor, or the kernel; 0: none took a millisecond */
 };
 
-#define DH_STATS_VERSION 8
+#define DH_STATS_VERSION 9
 
 /*
  * Fills `out`. `size` is sizeof(struct dh_stats) as the caller was compiled. A shorter struct is

@@ -21,7 +21,7 @@ const TABLES: [(&str, &str, Size); 11] = [
     ("maps", "LogWords", [19, 0, 0]),
     ("maps", "Shard", [13, 12, 1]),
     ("runtime", "Config", [23, 15, 2]),
-    ("runtime", "Stats", [76, 8, 1]),
+    ("runtime", "Stats", [85, 9, 1]),
     ("store", "Bytes", [22, 0, 0]),
     ("store", "Header", [14, 0, 0]),
     ("store", "StoreStats", [29, 0, 0]),

@@ -315,6 +315,11 @@ The words on the screen:
                    the bound is that of --stall
   for room         time that threads waited for room in RAM or on the
                    store; times that they made it themselves
+  longest          the longest wait of the last minute, and for what:
+                   room, memory that came under management (take-over),
+                   another thread that was moving the page, a fork, a
+                   checkpoint, the device, the log, the object table;
+                   else a processor was lacking, or the kernel slow
   calls            system calls on memory that was compressed or on
                    SSD: made again (EFAULT), and with their memory
                    pinned

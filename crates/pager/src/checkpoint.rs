@@ -33,6 +33,7 @@ use deepheap_sys::memory::own_memory::{self, PARTS_MAX, Part};
 use deepheap_sys::process::clock;
 use deepheap_sys::threads::signals::Blocked;
 use deepheap_sys::threads::thread;
+use deepheap_sys::threads::waits::Cause;
 
 use crate::PAGE;
 use crate::checkpoint::capture::{COPIES, Copy};
@@ -179,7 +180,7 @@ impl Pager {
     /// # Errors
     /// `InUse`, `Kernel`; nothing has changed then.
     pub fn begin_cut<'a>(&'a self, buffer: &'a CheckpointBuffer<'a>) -> Result<Cut<'a>, CutError> {
-        self.gate.close(|| {});
+        self.gate.close(Cause::Checkpoint, || {});
         self.capture.stop();
         let mut is_in_use = false;
         self.residency.ownership.descriptors.for_each(|_, descriptor| {

@@ -10,6 +10,7 @@
 use deepheap_residency::ownership::{Flag, State};
 use deepheap_store::Device;
 use deepheap_sys::errno::Errno;
+use deepheap_sys::threads::waits::Cause;
 
 use crate::gate::Forking;
 use crate::pager::Pager;
@@ -18,7 +19,7 @@ impl Pager {
     /// Before `fork`: waits until no thread moves an object, and lets none begin.
     pub fn fork_prepare(&self) {
         let mut left_in_lanes = None;
-        self.gate.close(|| {
+        self.gate.close(Cause::Fork, || {
             left_in_lanes = self.lanes.as_ref().map(|lanes| self.empty_lanes(lanes));
         });
         let table_is_frozen = self.residency.ownership.table.freeze();

@@ -31,6 +31,7 @@ use deepheap_sys::memory::padded::Padded;
 use deepheap_sys::threads::atomic::{AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::threads::futex;
 use deepheap_sys::threads::tls;
+use deepheap_sys::threads::waits::{Cause, Wait};
 
 use crate::lanes::LeftInLanes;
 
@@ -47,8 +48,12 @@ pub enum Level {
     Collector = 1,
 }
 
+/// In `Gate::closed`: it is open.
+const OPEN: u32 = 0;
+
 /// A two-level gate.
 pub struct Gate {
+    /// `OPEN`, or 1 and the number of the cause for which it is closed.
     closed: [AtomicU32; 2],
     /// Which thread closed it, or 0.
     owner: AtomicUsize,
@@ -88,33 +93,34 @@ impl Gate {
         loop {
             // Dekker with `close`: we announce ourselves, then look; it closes, then looks.
             counter.fetch_add(1, Ordering::SeqCst);
-            if closed.load(Ordering::SeqCst) == 0
-                || self.owner.load(Ordering::Relaxed) == tls::thread_number()
-            {
+            let seen = closed.load(Ordering::SeqCst);
+            if seen == OPEN || self.owner.load(Ordering::Relaxed) == tls::thread_number() {
                 return Passage { gate: self, level, lane };
             }
             self.leave(level, lane);
-            futex::wait(closed, 1, None);
+            let wait = Wait::begin();
+            futex::wait(closed, seen, None);
+            wait.end(Cause::of(seen - 1));
         }
     }
 
     /// Whether another thread has closed it.
     pub fn is_closed(&self) -> bool {
-        self.closed[Level::Mover as usize].load(Ordering::SeqCst) != 0
+        self.closed[Level::Mover as usize].load(Ordering::SeqCst) != OPEN
             && self.owner.load(Ordering::Relaxed) != tls::thread_number()
     }
 
     /// Closes both levels, one after the other, and waits until nobody is inside. In between, when
-    /// no mover is, calls `between`.
-    pub fn close(&self, between: impl FnOnce()) {
+    /// no mover is, calls `between`. Threads that come meanwhile wait for this `cause`.
+    pub fn close(&self, cause: Cause, between: impl FnOnce()) {
         self.owner.store(tls::thread_number(), Ordering::Relaxed);
-        self.close_level(Level::Mover);
+        self.close_level(Level::Mover, cause);
         between();
-        self.close_level(Level::Collector);
+        self.close_level(Level::Collector, cause);
     }
 
-    fn close_level(&self, level: Level) {
-        self.closed[level as usize].store(1, Ordering::SeqCst);
+    fn close_level(&self, level: Level, cause: Cause) {
+        self.closed[level as usize].store(1 + cause as u32, Ordering::SeqCst);
         for lane in &self.inside[level as usize] {
             loop {
                 let inside = lane.load(Ordering::SeqCst);
@@ -130,7 +136,7 @@ impl Gate {
     pub fn open(&self) {
         self.owner.store(0, Ordering::Relaxed);
         for closed in &self.closed {
-            closed.store(0, Ordering::SeqCst);
+            closed.store(OPEN, Ordering::SeqCst);
             futex::wake(closed, i32::MAX as u32);
         }
     }
@@ -148,7 +154,7 @@ impl Gate {
     fn leave(&self, level: Level, lane: usize) {
         let counter = &*self.inside[level as usize][lane];
         let before = counter.fetch_sub(1, Ordering::SeqCst);
-        if before == 1 && self.closed[level as usize].load(Ordering::SeqCst) != 0 {
+        if before == 1 && self.closed[level as usize].load(Ordering::SeqCst) != OPEN {
             futex::wake(counter, 1);
         }
     }
@@ -162,7 +168,36 @@ impl Drop for Passage<'_> {
 
 #[cfg(test)]
 mod tests {
+    use deepheap_sys::threads::waits;
+
     use super::*;
+
+    #[test]
+    fn who_waits_at_a_closed_gate_knows_for_what() {
+        let gate = Gate::new();
+        let has_waited = |cause| {
+            gate.close(cause, || {});
+            let is_near = AtomicU32::new(0);
+            std::thread::scope(|scope| {
+                let waiter = scope.spawn(|| {
+                    waits::begin_to_look();
+                    is_near.store(1, Ordering::SeqCst);
+                    drop(gate.enter(Level::Mover));
+                    waits::cause_since(0)
+                });
+                while is_near.load(Ordering::SeqCst) == 0 {
+                    std::thread::yield_now();
+                }
+                std::thread::yield_now();
+                gate.open();
+                waiter.join().expect("no panic") == cause
+            })
+        };
+        // It may come when the gate is open again.
+        for cause in [Cause::Fork, Cause::Checkpoint] {
+            assert!((0..10_000).any(|_| has_waited(cause)), "{cause:?}");
+        }
+    }
 
     #[test]
     fn nobody_is_inside_a_closed_gate() {
@@ -181,7 +216,7 @@ mod tests {
                 });
             }
             for _ in 0..2000 {
-                gate.close(|| {});
+                gate.close(Cause::Fork, || {});
                 assert_eq!(inside.load(Ordering::SeqCst), 0);
                 drop(gate.enter(Level::Mover)); // the owner passes
                 gate.open();

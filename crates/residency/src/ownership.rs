@@ -34,6 +34,7 @@ use deepheap_store::{Block, ContentHash};
 use deepheap_sys::errno::Result;
 use deepheap_sys::threads::atomic::{Ordering, fence};
 use deepheap_sys::threads::thread;
+use deepheap_sys::threads::waits::{Cause, Wait};
 
 pub use descriptor::{CameBy, Descriptor, DescriptorId, Flag, Pin, State};
 pub use lists::{Descriptors, List};
@@ -298,7 +299,9 @@ impl Ownership {
 
     /// Sleeps until the object that was seen owned has changed its state.
     pub fn wait(&self, seen: Seen) {
+        let wait = Wait::begin();
         self.descriptors.get(seen.id).wait_while(seen.word);
+        wait.end(Cause::Owner);
     }
 
     /// The descriptor of an object: for its owner; only a hint for others.

@@ -6,6 +6,7 @@
 
 pub(crate) mod heap_map;
 pub(crate) mod histogram;
+pub(crate) mod longest_waits;
 pub(crate) mod observe;
 #[doc(hidden)]
 pub mod page;
@@ -24,7 +25,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute_mut, tran
 use crate::stats::histogram::Histogram;
 
 /// Version of the layout of [`Stats`] and of the shared statistics page.
-pub const STATS_VERSION: u32 = 8;
+pub const STATS_VERSION: u32 = 9;
 
 /// A number of [`Stats`]: which of those behind the latencies. `number!(pins)` is that of a field.
 #[doc(hidden)]
@@ -299,6 +300,26 @@ pub struct Stats {
     pub pool_bytes: u64,
     /// Bytes of them that none of them has.
     pub pool_free_bytes: u64,
+
+    /// The longest fault of the last minute that waited for room in RAM, in nanoseconds; 0 if none
+    /// took a millisecond.
+    pub wait_room_ns: u64,
+    /// That waited until memory which had been plain was under management.
+    pub wait_take_over_ns: u64,
+    /// That waited for another thread which was moving the page.
+    pub wait_owner_ns: u64,
+    /// That waited for a fork.
+    pub wait_fork_ns: u64,
+    /// That waited for the cut of a checkpoint.
+    pub wait_checkpoint_ns: u64,
+    /// That waited for a read of the device.
+    pub wait_device_ns: u64,
+    /// That waited for room in the log.
+    pub wait_log_ns: u64,
+    /// That waited for pages of the object table.
+    pub wait_table_ns: u64,
+    /// That waited for none of these: a processor was lacking, or the kernel was slow.
+    pub wait_other_ns: u64,
 }
 
 /// Bytes of one block of the store.
@@ -323,6 +344,21 @@ impl Stats {
     /// Pages evicted, whatever became of them.
     pub fn evictions(&self) -> u64 {
         self.evicted_clean + self.evicted_dirty + self.evicted_zero + self.evicted_free
+    }
+
+    /// The longest faults of the last minute, by what they waited for, and the words for that.
+    pub fn longest_waits(&self) -> [(&'static str, u64); 9] {
+        [
+            ("room", self.wait_room_ns),
+            ("take-over", self.wait_take_over_ns),
+            ("another thread", self.wait_owner_ns),
+            ("a fork", self.wait_fork_ns),
+            ("a checkpoint", self.wait_checkpoint_ns),
+            ("the device", self.wait_device_ns),
+            ("the log", self.wait_log_ns),
+            ("the object table", self.wait_table_ns),
+            ("a processor", self.wait_other_ns),
+        ]
     }
 
     /// Everything that counts against the budget.

@@ -16,3 +16,4 @@ pub mod signals;
 pub mod thread;
 pub mod tls;
 pub mod token;
+pub mod waits;

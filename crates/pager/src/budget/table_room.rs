@@ -11,6 +11,7 @@
 
 use deepheap_residency::ownership::TableTraffic;
 use deepheap_store::Device;
+use deepheap_sys::threads::waits::{Cause, Wait};
 
 use crate::gate::Level;
 use crate::moves::Moves;
@@ -45,7 +46,9 @@ impl Pager {
     pub(crate) fn limit_table(&self, moves: &mut Moves) {
         if self.residency.ownership.table.excess() > SLACK {
             let _passage = self.gate.enter(Level::Mover);
+            let wait = Wait::begin();
             self.make_table_room(moves);
+            wait.end(Cause::Table);
         }
     }
 

@@ -8,7 +8,7 @@ use deepheap_heap::PageNo;
 use deepheap_residency::Residency;
 use deepheap_residency::ownership::{Flag, Owned, Place, State};
 use deepheap_sys::memory::own_memory::{self, Part};
-use deepheap_sys::process::clock;
+use deepheap_sys::threads::waits::{Cause, Wait};
 
 use crate::checkpoint::capture::Capture;
 use crate::checkpoint::is_as_stored;
@@ -37,10 +37,10 @@ impl Capture {
         if !self.is_cut() {
             return false;
         }
-        let began_ns = clock::monotonic_ns();
+        let wait = Wait::begin();
         let is_captured = self.capture_while_open(residency, page);
+        let wait_ns = wait.end(Cause::Checkpoint);
         if is_captured {
-            let wait_ns = clock::monotonic_ns() - began_ns;
             self.note_wait(wait_ns);
         }
         is_captured

@@ -15,7 +15,7 @@ use deepheap_residency::contents::fill_page;
 use deepheap_residency::ownership::{DescriptorId, Owned, OwnedList};
 use deepheap_store::packed::{self, Content};
 use deepheap_store::{Block, BlockRead, StoreError};
-use deepheap_sys::process::clock;
+use deepheap_sys::threads::waits::{Cause, Wait};
 
 use crate::PAGE;
 use crate::budget::balancer::Balancer;
@@ -168,13 +168,14 @@ impl<const N: usize> Flight<N> {
             return;
         }
         let pages = self.pages();
-        let start_ns = clock::monotonic_ns();
+        let wait = Wait::begin();
         let before = balancer.begin_reads(pages.len());
         residency.store.read(&mut reads.requests[..reads.count]);
         let after = balancer.end_reads(pages.len());
+        let wait_ns = wait.end(Cause::Device);
         if wanted {
             let under_way = (before + after) as u64 / 2;
-            let ns = (clock::monotonic_ns() - start_ns) * pages.len() as u64 / under_way;
+            let ns = wait_ns * pages.len() as u64 / under_way;
             let left_recently =
                 |page: &&PageNo| residency.ownership.descriptors.ghost.left_recently(page.0);
             let known = pages.iter().filter(left_recently).count();

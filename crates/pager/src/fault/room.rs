@@ -7,7 +7,7 @@ use deepheap_residency::page_buffer::Reserved;
 use deepheap_residency::staging::StagingBuffer;
 use deepheap_store::StoreError;
 use deepheap_sys::faults::handler_stack;
-use deepheap_sys::process::clock;
+use deepheap_sys::threads::waits::{Cause, Wait};
 
 use crate::PAGE;
 use crate::budget::HANDLER_STACK_BYTES;
@@ -28,9 +28,9 @@ impl Pager {
         if let Some(reserved) = self.residency.frames.page_buffer.try_reserve(1) {
             return Ok(reserved);
         }
-        let start_ns = clock::monotonic_ns();
+        let wait = Wait::begin();
         let made = self.make_room_by_evicting(moves, patience);
-        moves.stall_ns += clock::monotonic_ns() - start_ns;
+        moves.stall_ns += wait.end(Cause::Room);
         made
     }
 

@@ -22,6 +22,7 @@ use deepheap_sys::memory::pinned_array::PinnedArray;
 use deepheap_sys::threads::atomic::Ordering;
 use deepheap_sys::threads::signals::Blocked;
 use deepheap_sys::threads::thread;
+use deepheap_sys::threads::waits::{Cause, Wait};
 
 use crate::pager::Pager;
 
@@ -52,15 +53,17 @@ impl Pager {
     /// As `Store::writer` of fresh objects; but where nobody else makes the room that it waits for,
     /// it does.
     pub(crate) fn fresh_writer<'a>(&'a self, tier: &'a Store) -> Result<Writer<'a>, StoreError> {
-        while !self.workers.has_collector.load(Ordering::SeqCst) {
-            if let Some(writer) = tier.try_writer(Head::Fresh)? {
-                return Ok(writer);
+        Wait::during(Cause::Log, || {
+            while !self.workers.has_collector.load(Ordering::SeqCst) {
+                if let Some(writer) = tier.try_writer(Head::Fresh)? {
+                    return Ok(writer);
+                }
+                if !tier.write_sealed(false) && !self.collect_here() {
+                    thread::sleep(PAUSE);
+                }
             }
-            if !tier.write_sealed(false) && !self.collect_here() {
-                thread::sleep(PAUSE);
-            }
-        }
-        tier.writer(Head::Fresh)
+            tier.writer(Head::Fresh)
+        })
     }
 
     /// A step of the collector. False if another thread makes one, or nothing was won.

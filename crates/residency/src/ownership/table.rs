@@ -26,6 +26,7 @@ use deepheap_sys::errno::Result;
 use deepheap_sys::memory::pinned_array::PinnedArray;
 use deepheap_sys::threads::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use deepheap_sys::threads::lock::Lock;
+use deepheap_sys::threads::waits::{Cause, Wait};
 
 use super::descriptor::DescriptorId;
 use crate::PAGE;
@@ -189,13 +190,16 @@ impl ObjectTable {
     #[cold]
     #[inline(never)]
     fn load_absent(&self, page: PageNo) -> Place {
-        loop {
+        let wait = Wait::begin();
+        let entry = loop {
             self.bring(page.0 as usize / ENTRIES);
             let entry = self.entries[page.0 as usize].load(Ordering::Acquire);
             if entry != ABSENT {
-                return Place::decode(entry);
+                break entry;
             }
-        }
+        };
+        wait.end(Cause::Table);
+        Place::decode(entry)
     }
 
     /// As `load`, but only what is known at once; no object in RAM is in a page that is not here.

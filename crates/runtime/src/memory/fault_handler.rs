@@ -18,6 +18,7 @@ use deepheap_sys::memory::byte_copy;
 use deepheap_sys::process::clock;
 use deepheap_sys::process::log::Piece;
 use deepheap_sys::say;
+use deepheap_sys::threads::waits::{self, Cause, Wait};
 use deepheap_sys::threads::{thread, tls};
 
 use crate::control::workers;
@@ -25,6 +26,7 @@ use crate::memory::relief;
 use crate::number;
 use crate::process::children::forget_dead_children;
 use crate::runtime::{running, running_at};
+use crate::stats::longest_waits::LongestWaits;
 use crate::stats::observe::count_moves;
 
 /// Blocks of the store in a MiB.
@@ -59,9 +61,10 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
     let (waited_page, count) = (*waited_for & !(PAGE - 1), *waited_for & (PAGE - 1));
     let repeats = if waited_page == page_address { count } else { 0 };
     let mut reliefs = 0;
+    waits::begin_to_look();
     let resolved = loop {
         match pager.resolve(fault.address, sequences, repeats) {
-            Err(FaultError::NoPromise(_)) if relief::ask(pager, reliefs) => reliefs += 1,
+            Err(FaultError::NoPromise(_)) if ask_for_relief(pager, reliefs) => reliefs += 1,
             resolved => break resolved,
         }
     };
@@ -75,7 +78,11 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
                 _ => 0,
             };
             let shard = tls::lane();
-            let ns = clock::monotonic_ns() - start_ns;
+            let now_ns = clock::monotonic_ns();
+            let ns = now_ns - start_ns;
+            if ns >= LongestWaits::LEAST_NS {
+                runtime.stats.note_wait(waits::cause_since(ns), ns, now_ns);
+            }
             runtime.stats.record(shard, report.kind, ns);
             let stall_ns = if report.kind == FaultKind::Zero { report.moves.stall_ns } else { ns };
             if stall_ns > 0 {
@@ -112,6 +119,13 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
             Verdict::Fatal
         }
     }
+}
+
+fn ask_for_relief(pager: &Pager, asked_before: u32) -> bool {
+    let wait = Wait::begin();
+    let is_relieved = relief::ask(pager, asked_before);
+    wait.end(Cause::Log);
+    is_relieved
 }
 
 fn explain_full_file(path: Option<&str>, address: usize) {

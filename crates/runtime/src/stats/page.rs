@@ -21,10 +21,13 @@ use deepheap_sys::files::file_status::FileId;
 use deepheap_sys::files::own_descriptor::OwnDescriptor;
 use deepheap_sys::memory::memory_file;
 use deepheap_sys::process::clock;
+use deepheap_sys::threads::waits::Cause;
 
+use crate::number;
 pub use crate::stats::heap_map::{HeapMap, HeapMapCopy};
 use crate::stats::histogram::AtomicHistogram;
 pub use crate::stats::histogram::Histogram;
+use crate::stats::longest_waits::LongestWaits;
 use crate::stats::{FaultKind, Latency, Number, STATS_VERSION, Stats};
 
 /// Name of the memfd; `/proc/PID/fd/N` of a running deepheap links to `/memfd:deepheap-stats`.
@@ -74,6 +77,7 @@ pub struct StatsPage {
     started_ns: AtomicU64,
     /// Numbers that are not counted by shards.
     set: [AtomicU64; Number::COUNT],
+    longest_waits: LongestWaits,
     shards: [Shard; SHARDS],
     heap_map: HeapMap,
 }
@@ -176,6 +180,31 @@ impl StatsPage {
         self.shards[shard % SHARDS].latencies[kind as usize].record(ns);
     }
 
+    /// A fault of so many nanoseconds ended, which waited for that.
+    #[inline]
+    pub(crate) fn note_wait(&self, cause: Cause, ns: u64, now_ns: u64) {
+        self.longest_waits.note(cause, ns, now_ns);
+    }
+
+    /// The longest fault of the last minute, for each cause of waiting; each is a number.
+    fn longest_waits(&self) -> [(Number, u64); Cause::ALL.len()] {
+        let now_ns = clock::monotonic_ns();
+        Cause::ALL.map(|cause| {
+            let number = match cause {
+                Cause::Other => number!(wait_other_ns),
+                Cause::Room => number!(wait_room_ns),
+                Cause::TakeOver => number!(wait_take_over_ns),
+                Cause::Owner => number!(wait_owner_ns),
+                Cause::Fork => number!(wait_fork_ns),
+                Cause::Checkpoint => number!(wait_checkpoint_ns),
+                Cause::Device => number!(wait_device_ns),
+                Cause::Log => number!(wait_log_ns),
+                Cause::Table => number!(wait_table_ns),
+            };
+            (number, self.longest_waits.longest_ns(cause, now_ns))
+        })
+    }
+
     /// Keeps the address of the instruction of one of some faults.
     #[inline]
     pub fn sample(&self, shard: usize, code: usize) {
@@ -264,6 +293,8 @@ impl StatsPage {
             ..Stats::default()
         };
         Number::all().for_each(|number| *number.of_mut(&mut stats) = self.value(number));
+        // Nobody counts them.
+        self.longest_waits().iter().for_each(|(number, ns)| *number.of_mut(&mut stats) += ns);
         stats
     }
 
@@ -312,5 +343,25 @@ impl StatsPage {
     /// The process that owns the page, in its own pid namespace.
     pub fn pid(&self) -> u32 {
         self.pid.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::report::{longest_wait, stats_json};
+
+    #[test]
+    fn the_longest_wait_is_told_with_its_cause() {
+        let page = StatsPage::create().expect("memfd");
+        let now_ns = clock::monotonic_ns();
+        assert!(longest_wait(&page.snapshot()).starts_with("none"));
+        page.note_wait(Cause::Room, 20_000_000, now_ns);
+        page.note_wait(Cause::Fork, 34_000_000, now_ns);
+        page.note_wait(Cause::Fork, 21_000_000, now_ns);
+        let stats = page.snapshot();
+        assert_eq!((stats.wait_room_ns, stats.wait_fork_ns), (20_000_000, 34_000_000));
+        assert_eq!(longest_wait(&stats), "longest of the last minute: 34.0 ms, for a fork");
+        assert!(stats_json(&stats).contains("\"fork_ns\":34000000"));
     }
 }

@@ -130,6 +130,15 @@ pub fn summary(s: &Stats) -> String {
     text
 }
 
+/// The longest fault of the last minute, and what it waited for.
+pub fn longest_wait(s: &Stats) -> String {
+    let longest = s.longest_waits().into_iter().max_by_key(|(_, ns)| *ns);
+    match longest.filter(|(_, ns)| *ns > 0) {
+        Some((cause, ns)) => format!("longest of the last minute: {}, for {cause}", duration(ns)),
+        None => "none of the last minute took a millisecond".to_owned(),
+    }
+}
+
 /// The work of compression, if it was tried.
 pub fn compression(s: &Stats) -> Option<String> {
     let tried = s.compressed + s.compress_given_up + s.decompressed > 0;

@@ -29,6 +29,8 @@ pub struct ThreadArea {
     pub believes_blocked: bool,
     /// The mapping of the signal stack that the preload library gave to the thread, or 0.
     pub signal_stack: usize,
+    /// What the thread waited in longest (`waits`).
+    pub(crate) longest_wait: u64,
     /// Words that the runtime defines.
     pub spare: [usize; 30],
 }

@@ -20,7 +20,7 @@ const BOUNDS: [u32; 12] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 34];
 /// A family without `deepheap_`, the name of its label, and its help.
 type Family = (&'static str, &'static str, &'static str);
 
-const GAUGES: [Family; 11] = [
+const GAUGES: [Family; 12] = [
     ("ram_bytes", "kind", "RAM that counts against the budget."),
     ("ram_budget_bytes", "", "The RAM budget."),
     ("ram_mean_bytes", "kind", "Under a bound on stalls: mean of what was touched, and its RAM."),
@@ -31,6 +31,7 @@ const GAUGES: [Family; 11] = [
     ("pool_members", "", "Processes of its pool."),
     ("pool_bytes", "kind", "What the processes of its pool may use, and what none of them has."),
     ("stall_share_ratio", "over", "Part of the run time that a thread waited for want of RAM."),
+    ("longest_wait_seconds", "for", "The longest fault of the last minute that waited for that."),
     ("stall_bound_ratio", "", "The most that it may be."),
 ];
 
@@ -149,6 +150,7 @@ mod tests {
         let page = StatsPage::create().expect("page");
         page.set(number!(budget_bytes), 4096);
         page.set(number!(stall_share_now_ppm), 34_000);
+        page.set(number!(wait_fork_ns), 21_000_000);
         if pid == 8 {
             page.set(number!(stall_bound_ppm), 100_000);
             page.set(number!(tier_capacity_bytes), 1 << 30);
@@ -201,6 +203,7 @@ mod tests {
             "deepheap_ram_budget_bytes{pid=\"7\",name=\"a \\\"b\\\" \\\\ c\"} 4096",
             "deepheap_stall_share_ratio{pid=\"8\",name=\"d\",over=\"now\"} 0.034",
             "deepheap_stall_bound_ratio{pid=\"8\",name=\"d\"} 0.1",
+            "deepheap_longest_wait_seconds{pid=\"8\",name=\"d\",for=\"fork\"} 0.021",
             "deepheap_tier_bytes{pid=\"8\",name=\"d\",kind=\"live\"} 5000",
             "deepheap_tier_device_bytes_total{pid=\"8\",name=\"d\",kind=\"write\"} 3000",
             "deepheap_tier_mix_ratio{pid=\"8\",name=\"d\"} 0.75",

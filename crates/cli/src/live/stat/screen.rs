@@ -7,7 +7,8 @@
 use core::fmt::{Result, Write};
 
 use deepheap::internal::stats_report::{
-    bytes, compression, count, device_troubles, duration, given_back, pool, saved, share,
+    bytes, compression, count, device_troubles, duration, given_back, longest_wait, pool, saved,
+    share,
 };
 use deepheap::stats::{FaultKind, Latency, Stats};
 
@@ -169,6 +170,7 @@ fn traffic(out: &mut String, rates: &Rates<'_>) -> Result {
     }
     let (time, made) = (duration(s.stall_ns), count(s.direct_reclaims));
     writeln!(out, "        for room: {time} in all threads; they made it themselves {made} times")?;
+    writeln!(out, "        {}", longest_wait(s))?;
     let [again, pins] = [s.efault_retries, s.pins].map(count);
     writeln!(out, "calls   {again} made again after EFAULT, {pins} pins of their memory")
 }

@@ -4,7 +4,9 @@
 //! Never: reads a process, but for the names of its code.
 //! Threads: none but main.
 
-use deepheap::internal::stats_report::{bytes, compression, count, duration, second_tier};
+use deepheap::internal::stats_report::{
+    bytes, compression, count, duration, longest_wait, second_tier,
+};
 use deepheap::stats::FaultKind;
 use deepheap_tools::drive::{DAY_SECONDS, ENDURANCE_BYTES, in_words};
 use ratatui::Frame;
@@ -43,6 +45,7 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, process: &mut SeenProcess, look: 
     lines.push(labelled("hits", hits(&process.history), look));
     lines.push(Line::default());
     lines.extend(faults(&process.history, look));
+    lines.push(labelled("wait", longest_wait(&stats), look));
     lines.push(Line::default());
     lines.extend(device(&process.history, look));
     lines.push(Line::default());
