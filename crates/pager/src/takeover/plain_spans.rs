@@ -6,7 +6,7 @@
 use deepheap_sys::threads::atomic::{AtomicUsize, Ordering};
 use deepheap_sys::threads::lock::{Guard, Lock};
 
-/// Plain spans still to be taken over: `next..end`.
+/// Pieces of plain spans still to be taken over: `next..end`.
 pub(crate) struct TakeOver {
     pub(crate) next: usize,
     pub(crate) end: usize,
@@ -18,7 +18,7 @@ pub(crate) struct TakeOver {
 
 /// The plain spans of a region.
 pub(crate) struct PlainSpans {
-    /// How many plain spans are left.
+    /// How many pieces of plain spans are left.
     count: AtomicUsize,
     take_over: Lock<TakeOver>,
 }
@@ -44,7 +44,7 @@ impl PlainSpans {
         self.take_over.lock()
     }
 
-    /// Sets how many are left. Under the lock.
+    /// Sets how many pieces are left. Under the lock.
     pub(crate) fn set_count(&self, count: usize) {
         self.count.store(count, Ordering::Release);
     }

@@ -50,6 +50,9 @@ struct Held {
     _blocked: Blocked,
 }
 
+/// Before a fork so many batches of segments are written at most: others seal more meanwhile.
+const SEALED_MOST: usize = 16;
+
 struct RunningHeld {
     runtime: &'static Runtime,
     managing: Option<ManagingHeld>,
@@ -140,6 +143,10 @@ fn join_maps() {
 impl RunningHeld {
     fn prepare(runtime: &'static Runtime) -> RunningHeld {
         let inside = Inside::enter();
+        // What waits to be written now is written before threads have to wait for the fork.
+        if let Some(pager) = runtime.pager() {
+            let _ = (0..SEALED_MOST).all(|_| pager.store().write_sealed(false));
+        }
         let areas = runtime.process.areas.lock();
         let growth = runtime.growth.lock();
         // Before the gate is closed: a thread that has a lock of the heap may be in a handler of
