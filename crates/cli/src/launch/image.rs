@@ -46,9 +46,9 @@ pub fn restore_pipe_signal() {
     }
 }
 
-/// A command that was started inside of `deepheap run` goes on without the library: it would look at
-/// the machine from within a budget, and count its own memory. Returns if there is nothing to leave,
-/// or if that fails.
+/// A command that was started inside of `deepheap run` goes on without the library: it would look
+/// at the machine from within a budget, and count its own memory. Returns if there is nothing to
+/// leave, or if that fails.
 pub fn leave_deepheap() {
     let Some(preload) = env::var_os(PRELOAD_VARIABLE) else { return };
     let Some(others) = library::without(&preload) else { return };
