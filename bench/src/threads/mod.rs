@@ -212,7 +212,7 @@ fn name(case: Case) -> String {
     case.to_possible_value().map_or(String::new(), |value| value.get_name().into())
 }
 
-/// Writes a line of what was measured, and says it to who waits.
+/// Writes a line of what was measured, and tells the user at once.
 fn write(line: &Line, out: &mut Option<File>) -> Result<(), Failure> {
     eprintln!(
         "{} round {} {} threads, {} % writes, {}: {:.0} touches/s, {:.2} us of CPU each",

@@ -93,9 +93,9 @@ impl Pager {
         moves: &mut Moves,
     ) -> Result<bool, StoreError> {
         // The evictor takes the others over. A thread that faults does so only if there would be
-        // nothing to evict: a span takes milliseconds, and one thread at a time.
+        // nothing to evict: one thread at a time takes a piece over.
         if self.plain_spans.any() && self.residency.ownership.descriptors.evictable() == (0, 0) {
-            self.take_over_span();
+            self.take_over_piece();
         }
         let _passage = self.gate.enter(Level::Mover);
         let (before, set_aside) =

@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_at_a_closed_gate_knows_for_what() {
+    fn a_thread_at_a_closed_gate_knows_what_it_waits_for() {
         let gate = Gate::new();
         let has_waited = |cause| {
             gate.close(cause, || {});

@@ -60,12 +60,12 @@ impl Pager {
     /// Takes over every span that is still plain.
     pub fn take_over_spans(&self) {
         while self.plain_spans.any() {
-            self.take_over_span();
+            self.take_over_piece();
         }
     }
 
     /// Takes over the next piece of a plain span, if there is one.
-    pub(crate) fn take_over_span(&self) {
+    pub(crate) fn take_over_piece(&self) {
         let _passage = self.gate.enter(Level::Mover);
         let wait = Wait::begin();
         let mut take_over = self.plain_spans.lock();

@@ -1,4 +1,5 @@
-//! Stat command: shows the counters of a process once, or again and again until it ends.
+//! Stat command: shows the counters of a process once, or again and again until it ends; or lists
+//! all processes.
 //!
 //! Guarantees: `--json` is one line an interval; a terminal is redrawn in place without flicker,
 //! anything else gets one screen after the other.
