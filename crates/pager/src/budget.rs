@@ -7,7 +7,7 @@ pub(crate) mod balancer;
 pub(crate) mod rebalance;
 pub(crate) mod table_room;
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use deepheap_policy::history;
 use deepheap_residency::object_cache::ObjectCache;
@@ -61,6 +61,8 @@ pub(crate) struct Budget {
     /// The size that the user has fixed.
     page_buffer_bytes: Option<usize>,
     touched_peak: AtomicUsize,
+    /// The cache is to have more than its limit, once the page buffer has given that up.
+    pub(crate) cache_is_short: AtomicBool,
     /// Held by a thread that moves the limits.
     pub(crate) rebalancing: Lock<()>,
 }
@@ -156,7 +158,8 @@ impl Budget {
     pub(crate) fn new(bytes: usize, page_buffer_bytes: Option<usize>) -> Budget {
         let (ceiling, target) = (AtomicUsize::new(bytes), AtomicUsize::new(usize::MAX));
         let (touched_peak, rebalancing) = (AtomicUsize::new(0), Lock::new(()));
-        Budget { ceiling, target, page_buffer_bytes, touched_peak, rebalancing }
+        let cache_is_short = AtomicBool::new(false);
+        Budget { ceiling, target, page_buffer_bytes, touched_peak, cache_is_short, rebalancing }
     }
 
     /// The bytes that may be used now. Never more than the ceiling.

@@ -20,6 +20,7 @@ use deepheap_sys::memory::page_extractor::BATCH_MAX;
 use deepheap_sys::threads::lock::Guard;
 
 use crate::PAGE;
+use crate::budget::rebalance::raise_cache_limit;
 use crate::moves::Moves;
 use crate::pager::Pager;
 use crate::reclaim::compact::compact;
@@ -71,7 +72,10 @@ impl Pager {
     /// Frees about `want` cache slots (one batch at most); false if none. An error means that
     /// changed objects cannot be written and no clean ones were found either.
     pub(crate) fn reclaim(&self, want: usize, moves: &mut Moves) -> Result<bool, StoreError> {
-        Ok(compact(&self.residency) || self.reclaim_objects(want, moves)? || self.free_kept_slots())
+        Ok(compact(&self.residency)
+            || raise_cache_limit(self)
+            || self.reclaim_objects(want, moves)?
+            || self.free_kept_slots())
     }
 
     /// Frees the slots that are kept without an object: spares, and landing slots of evictions that

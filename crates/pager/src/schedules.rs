@@ -163,6 +163,8 @@ impl World {
         memory::limit(&pager, SPANS * SPAN);
         pager.residency.frames.page_buffer.set_limit(PAGE_BUFFER);
         pager.residency.cache.set_limit(CACHE_BYTES);
+        // They are the limits: nothing was lent, and no thread moves them.
+        pager.budget.cache_is_short.store(false, Ordering::Relaxed);
         if kind == Kind::Alone {
             pager.workers.begin_without();
         }

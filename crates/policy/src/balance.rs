@@ -11,11 +11,20 @@
 //! clearly saves more per byte than the cache does is enough (the look-ahead of Qureshi and Patt,
 //! MICRO 2006, weighs such growths for parts of a processor's cache).
 //!
+//! Where objects are smaller in the cache than in the page buffer, there may be a border with which
+//! all of them are in RAM (`fitting_part`). Beyond it each page of the page buffer drives several
+//! objects out of RAM, and to come back to it ends all reads. So beyond it all reads count, by the
+//! bytes between the two. What they cost is remembered, and the page buffer grows beyond it again
+//! only if it saves more than that. Until it was there, an object that it would drive out is taken
+//! for one that is touched as often as the others in the cache.
+//!
 //! Pure: observations in, a decision out.
+
+use crate::PAGE;
 
 /// Observations since the last decision.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Observed {
+pub struct Traffic {
     /// Faults on cached objects, by the growth that would have saved them.
     pub returns: Returns,
     /// The cost of such a fault, nanoseconds.
@@ -28,6 +37,28 @@ pub struct Observed {
     pub read_ns: u64,
     /// Bytes of cache that would have saved them.
     pub ghost_bytes: u64,
+    /// What tells how much fits.
+    pub whole: Whole,
+}
+
+/// What is weighed where all objects may fit in RAM.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Whole {
+    /// All faults on cached objects.
+    pub faults: u64,
+    /// All reads of objects that were wanted.
+    pub reads: u64,
+    /// Objects that left the cache for the store. From a cache that none leaves, none has to be
+    /// read because it is small.
+    pub departures: u64,
+    /// Bytes of both sides together.
+    pub all_bytes: u64,
+    /// Bytes of cached objects.
+    pub cached_bytes: u64,
+    /// The page buffer's largest share that leaves all objects in RAM, if that is known.
+    pub fit: Option<usize>,
+    /// How long all that took, in any unit that stays the same.
+    pub elapsed: u64,
 }
 
 /// Faults on cached objects: those that the page buffer would have kept if it were larger by
@@ -68,8 +99,8 @@ pub enum Shift {
 /// With fewer events, of both kinds together, nothing is decided.
 pub const EVENTS_LEAST: u64 = 64;
 
-/// One side must save so many eighths of what the other saves: moving the border has a cost, too.
-const CLEARLY_EIGHTHS: u128 = 10;
+/// One side must save so many times what the other saves: moving the border has a cost, too.
+const CLEARLY: f64 = 1.25;
 
 /// How many events a decision rests on. Every program has objects that come back late, so many of
 /// them are needed.
@@ -80,14 +111,13 @@ pub fn evidence(returns: &Returns, ghost_reads: u64) -> u64 {
 /// So many late returns count like one soon.
 const LATE_PART: u64 = 4;
 
-/// Which side saves more time per byte, if the page buffer has `part` of what the tables leave.
-fn shift(observed: &Observed, part: usize) -> Shift {
-    let Observed { returns, fault_ns, margin_bytes, ghost_reads, read_ns, ghost_bytes } = *observed;
+/// Which side saves more time per byte, if the page buffer has `part` of what the tables leave and
+/// a byte of the cache saves `cache` nanoseconds.
+fn shift(observed: &Traffic, part: usize, cache: f64) -> Shift {
+    let Traffic { returns, fault_ns, margin_bytes, ghost_reads, .. } = *observed;
     if evidence(&returns, ghost_reads) < EVENTS_LEAST {
         return Shift::Stay;
     }
-    let saved = |events: u64, ns: u64| u128::from(events) * u128::from(ns);
-    let object_cache = saved(ghost_reads, read_ns);
     let (mut kept, mut is_cache_better) = (0, true);
     for (margins, returned) in GROWTHS.into_iter().zip(returns) {
         kept += returned;
@@ -95,17 +125,19 @@ fn shift(observed: &Observed, part: usize) -> Shift {
         if margins > GROWTHS[0] && needed > PART_ALL {
             break;
         }
-        // a / bytes against b / ghost, without division. On average, half of another margin had
-        // left.
-        let bytes = margin_bytes * (2 * margins + 1) / 2;
-        let page_buffer = saved(kept, fault_ns) * u128::from(ghost_bytes.max(1));
-        let object_cache = object_cache * u128::from(bytes.max(1));
-        if page_buffer * 8 > object_cache * CLEARLY_EIGHTHS {
+        // On average, half of another margin had left.
+        let page_buffer = saved_by_byte(kept, fault_ns, margin_bytes * (2 * margins + 1) / 2);
+        if page_buffer > cache * CLEARLY {
             return Shift::ToPageBuffer(margins as usize);
         }
-        is_cache_better &= object_cache * 8 > page_buffer * CLEARLY_EIGHTHS;
+        is_cache_better &= cache > page_buffer * CLEARLY;
     }
     if is_cache_better { Shift::ToObjectCache } else { Shift::Stay }
+}
+
+/// Nanoseconds that a byte saves, where so many bytes save so many events.
+fn saved_by_byte(events: u64, ns: u64, bytes: u64) -> f64 {
+    events as f64 * ns as f64 / bytes.max(1) as f64
 }
 
 /// All that the tables leave, in the unit of the shares: 65536ths.
@@ -137,47 +169,153 @@ pub fn departed(before: u64, departures: u64) -> u64 {
     before - before.div_ceil(FORGOTTEN_PART) + departures
 }
 
-/// The page buffer's next share, after one of `part`.
-pub fn next_part(part: usize, observed: &Observed, departed: u64) -> usize {
-    let step = |by: usize| (part / by).max(1);
-    let feared = Observed { ghost_reads: observed.ghost_reads + departed, ..*observed };
-    let may_grow = part < PART_SURE || matches!(shift(&feared, part), Shift::ToPageBuffer(_));
-    let moved = match shift(observed, part) {
-        Shift::ToPageBuffer(_) if !may_grow => part,
-        Shift::ToPageBuffer(margins) => part + step(GROWTH_PART) * margins,
-        Shift::ToObjectCache => part - step(STEP_PART),
-        Shift::Stay => part,
-    };
-    moved.clamp(PART_LEAST, PART_MOST)
+/// The part of RAM that stays free in the cache where all objects are to fit: it has several size
+/// classes, and the page buffer stays below its limit.
+const FREE_PART: usize = 32;
+/// Objects must be smaller in the cache by so much of a page, or a border that moves makes no room.
+const SMALLER_PART: usize = 8;
+/// From so much of RAM on the objects in the cache tell how large the others would be there.
+const TELLING_PART: usize = 16;
+/// What was feared is forgotten by a part of so many at each decision.
+const FEAR_LASTS: f64 = 64.0;
+/// And where what is there is seen, by one of so many.
+const FEAR_LASTS_BEYOND: f64 = 8.0;
+/// A share that all objects fit with is followed down to this one before a read is seen.
+const PART_FOLLOWS: usize = PART_FIRST / 4;
+
+/// The page buffer's largest share of `pages` that leaves all of the `touched` objects in RAM, if
+/// those that it does not hold take as much in the cache as the `cached` ones do.
+pub fn fitting_part(
+    pages: usize,
+    touched: usize,
+    cached: usize,
+    cached_bytes: usize,
+) -> Option<usize> {
+    if cached_bytes < pages * PAGE / TELLING_PART {
+        return None;
+    }
+    let mean = cached_bytes / cached.max(1);
+    let smaller = PAGE.checked_sub(mean).filter(|&bytes| bytes >= PAGE / SMALLER_PART)?;
+    let rest = ((pages - pages / FREE_PART) * PAGE).checked_sub(touched.checked_mul(mean)?)?;
+    let part = ((rest / smaller) << 16) / pages;
+    (part >= PART_LEAST).then_some(part.min(PART_MOST))
+}
+
+/// The border between page buffer and object cache.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Border {
+    /// The page buffer's share, in 65536ths.
+    pub part: usize,
+    /// It has grown beyond what leaves all objects in RAM because that saved more.
+    pub is_beyond: bool,
+    /// Nanoseconds that a byte of the page buffer beyond that cost lately, by `elapsed`; none if it
+    /// was never there.
+    pub feared: Option<f64>,
+}
+
+impl Border {
+    /// The first one.
+    pub const FIRST: Border = Border { part: PART_FIRST, is_beyond: false, feared: None };
+
+    /// The border before anything is observed: objects that need not leave RAM stay there.
+    pub fn following(self, fit: Option<usize>) -> Border {
+        let least = self.part.min(PART_FOLLOWS);
+        match fit {
+            Some(fit) if !self.is_beyond => Border { part: self.part.min(fit.max(least)), ..self },
+            _ => self,
+        }
+    }
+
+    /// The next border. So many objects have left the cache lately.
+    pub fn next(self, observed: &Traffic, departed: u64) -> Border {
+        let Traffic { ghost_reads, read_ns, ghost_bytes, whole, .. } = *observed;
+        let Whole { departures, elapsed, .. } = whole;
+        let part = self.part;
+        let step = |by: usize| (part / by).max(1);
+        let ghost_reads = ghost_reads.min(departures);
+        let of_reads = |reads: u64| saved_by_byte(reads, read_ns, ghost_bytes);
+        let beyond = whole.fit.filter(|&fit| fit < part).map_or(0.0, |fit| {
+            let bytes = (whole.all_bytes >> 16) * (part - fit).max(step(GROWTH_PART)) as u64;
+            saved_by_byte(whole.reads.min(departures), read_ns, bytes)
+        });
+        let elapsed = elapsed.max(1) as f64;
+        let as_others = || saved_by_byte(whole.faults, read_ns, whole.cached_bytes) / elapsed;
+        let feared = self.feared.or_else(|| whole.fit.map(|_| as_others()));
+        let is_there = whole.fit.is_some_and(|fit| fit < part);
+        let lasts = if is_there { FEAR_LASTS_BEYOND } else { FEAR_LASTS };
+        let feared = feared.map(|ns| (ns - ns / lasts).max(beyond / elapsed));
+        let cache = of_reads(ghost_reads).max(beyond);
+        let grows = |cache: f64| matches!(shift(observed, part, cache), Shift::ToPageBuffer(_));
+        let moved = match shift(observed, part, cache) {
+            Shift::ToPageBuffer(_)
+                if part >= PART_SURE && !grows(of_reads(ghost_reads + departed)) =>
+            {
+                part
+            }
+            Shift::ToPageBuffer(margins) => {
+                let grown = part + step(GROWTH_PART) * margins;
+                let dares = || grows(cache.max(feared.unwrap_or(0.0) * elapsed));
+                match whole.fit {
+                    Some(fit) if grown > fit && !dares() => fit.max(part).min(grown),
+                    // The first step beyond is a small one.
+                    Some(fit) if part < fit => grown.min(fit + step(GROWTH_PART)),
+                    _ => grown,
+                }
+            }
+            Shift::ToObjectCache => {
+                let shrunk = part - step(STEP_PART);
+                // Not further than what ends the reads.
+                whole.fit.filter(|&fit| fit < part).map_or(shrunk, |fit| shrunk.max(fit))
+            }
+            Shift::Stay => part,
+        };
+        let part = moved.clamp(PART_LEAST, PART_MOST);
+        Border { part, is_beyond: whole.fit.is_some_and(|fit| part > fit), feared }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const EVEN: Observed = Observed {
+    const EVEN: Traffic = Traffic {
         returns: [1500, 0, 0, 0],
         fault_ns: 4_000,
         margin_bytes: 4 << 20,
         ghost_reads: 1000,
         read_ns: 100_000,
         ghost_bytes: 100 << 20,
+        whole: WHOLE,
     };
+    const WHOLE: Whole = Whole {
+        faults: 3000,
+        reads: 1000,
+        departures: u64::MAX,
+        all_bytes: 64 << 20,
+        cached_bytes: 32 << 20,
+        fit: None,
+        elapsed: 1_000_000_000,
+    };
+
+    fn shift(observed: &Traffic, part: usize) -> Shift {
+        let Traffic { ghost_reads, read_ns, ghost_bytes, .. } = *observed;
+        super::shift(observed, part, saved_by_byte(ghost_reads, read_ns, ghost_bytes))
+    }
 
     #[test]
     fn ram_goes_where_a_byte_saves_more_time() {
-        let shift = |observed| shift(&observed, PART_FIRST);
+        let shift = |observed: Traffic| shift(&observed, PART_FIRST);
         assert_eq!(shift(EVEN), Shift::Stay);
-        let returns = |returns| shift(Observed { returns, ..EVEN });
+        let returns = |returns| shift(Traffic { returns, ..EVEN });
         assert_eq!(returns([2000, 0, 0, 0]), Shift::ToPageBuffer(1));
         assert_eq!(returns([1000, 0, 0, 0]), Shift::ToObjectCache);
-        assert_eq!(shift(Observed { ghost_reads: 1300, ..EVEN }), Shift::ToObjectCache);
-        assert_eq!(shift(Observed { read_ns: 200_000, ..EVEN }), Shift::ToObjectCache);
+        assert_eq!(shift(Traffic { ghost_reads: 1300, ..EVEN }), Shift::ToObjectCache);
+        assert_eq!(shift(Traffic { read_ns: 200_000, ..EVEN }), Shift::ToObjectCache);
     }
 
     #[test]
     fn what_only_a_much_larger_page_buffer_keeps_counts_if_there_can_be_one() {
-        let returns = |returns| Observed { returns, ..EVEN };
+        let returns = |returns| Traffic { returns, ..EVEN };
         assert_eq!(shift(&returns([0, 0, 7000, 0]), PART_FIRST), Shift::Stay);
         assert_eq!(shift(&returns([0, 0, 20_000, 0]), PART_FIRST), Shift::ToPageBuffer(7));
         assert_eq!(shift(&returns([0, 0, 20_000, 0]), PART_SURE), Shift::ToObjectCache);
@@ -200,8 +338,94 @@ mod tests {
 
     #[test]
     fn little_evidence_moves_nothing() {
-        let little = Observed { returns: [60, 0, 0, 0], ghost_reads: 0, ..EVEN };
+        let little = Traffic { returns: [60, 0, 0, 0], ghost_reads: 0, ..EVEN };
         assert_eq!(shift(&little, PART_FIRST), Shift::Stay);
-        assert_eq!(shift(&Observed::default(), PART_FIRST), Shift::Stay);
+        assert_eq!(shift(&Traffic::default(), PART_FIRST), Shift::Stay);
+    }
+
+    const FIT: usize = PART_FIRST / 2;
+
+    /// At `part` where `FIT` would leave all in RAM, with few reads, by what the ghost knows of.
+    fn beside_fit(reads: u64) -> Traffic {
+        let (ghost_reads, departures) = (reads, reads);
+        let whole = Whole { fit: Some(FIT), reads, departures, ..WHOLE };
+        Traffic { ghost_reads, whole, ..EVEN }
+    }
+
+    #[test]
+    fn what_fits_is_what_the_page_buffer_leaves_to_the_cache_at_its_size_there() {
+        // Of 1000 pages 31 stay free. The page buffer gets 292 and the others of 3000, at a quarter
+        // of a page each, 677.
+        assert_eq!(fitting_part(1000, 3000, 1000, 1000 * 1024), Some((292 << 16) / 1000));
+        assert_eq!(fitting_part(1000, 969 * 4, 1000, 1000 * 1024), None, "not at all");
+        assert_eq!(fitting_part(1000, 3000, 1000, 1000 * 3600), None, "hardly smaller");
+        assert_eq!(fitting_part(1000, 3000, 100, 100 * 1024), None, "too few are known");
+        assert_eq!(fitting_part(1000, 900, 400, 400 * 1024), Some(PART_MOST));
+    }
+
+    #[test]
+    fn beyond_what_fits_few_reads_are_enough_to_come_back_and_no_further() {
+        let part = FIT + FIT / 16;
+        let at = Border { part, is_beyond: true, ..Border::FIRST };
+        let without = at.next(
+            &Traffic { whole: Whole { fit: None, ..beside_fit(200).whole }, ..beside_fit(200) },
+            0,
+        );
+        assert!(without.part > part, "{without:?}");
+        let back = at.next(&beside_fit(200), 0);
+        assert_eq!((back.part, back.is_beyond), (FIT, false));
+        let far = Border { part: 2 * FIT, ..at };
+        let nearer = far.next(&beside_fit(2000), 0);
+        assert_eq!((nearer.part, nearer.is_beyond), (2 * FIT - 2 * FIT / STEP_PART, true));
+    }
+
+    #[test]
+    fn what_was_read_beyond_is_feared_for_a_while_and_not_if_more_is_to_be_gained() {
+        let gains = |soon| Traffic { returns: [soon, 0, 0, 0], ..beside_fit(0) };
+        let beyond = Border { part: FIT + FIT / 16, is_beyond: true, feared: Some(0.0) };
+        let mut border = beyond.next(&beside_fit(200), 0);
+        let mut decisions = 0;
+        while border.part == FIT {
+            border = border.next(&gains(1500), 0);
+            decisions += 1;
+            assert!(decisions < 1000, "it is never tried again");
+        }
+        assert!(border.is_beyond && decisions > 20, "{decisions}");
+        let border = beyond.next(&beside_fit(200), 0);
+        assert!(border.next(&gains(100_000), 0).part > FIT);
+    }
+
+    #[test]
+    fn before_it_was_beyond_what_fits_objects_there_count_as_the_others() {
+        let border = Border { part: FIT, ..Border::FIRST };
+        let gains = |soon| Traffic {
+            returns: [soon, 0, 0, 0],
+            whole: Whole { faults: 20_000, ..beside_fit(0).whole },
+            read_ns: 10_000,
+            ..beside_fit(0)
+        };
+        assert_eq!(border.next(&gains(2000), 0).part, FIT);
+        let grown = border.next(&gains(20_000), 0);
+        assert_eq!((grown.part, grown.is_beyond), (FIT + FIT / GROWTH_PART, true));
+    }
+
+    #[test]
+    fn a_cache_that_no_object_leaves_is_large_enough() {
+        let remains = Traffic { whole: Whole { departures: 0, ..WHOLE }, returns: [0; 4], ..EVEN };
+        assert_eq!(Border::FIRST.next(&remains, 0).part, PART_FIRST);
+        let leaves = Traffic { whole: WHOLE, ..remains };
+        assert!(Border::FIRST.next(&leaves, 0).part < PART_FIRST);
+    }
+
+    #[test]
+    fn before_anything_is_seen_the_border_follows_what_fits_a_part_of_the_way() {
+        assert_eq!(Border::FIRST.following(None), Border::FIRST);
+        assert_eq!(Border::FIRST.following(Some(FIT)).part, FIT);
+        assert_eq!(Border::FIRST.following(Some(PART_LEAST)).part, PART_FOLLOWS);
+        assert_eq!(Border::FIRST.following(Some(PART_MOST)).part, PART_FIRST);
+        let beyond = Border { is_beyond: true, ..Border::FIRST };
+        assert_eq!(beyond.following(Some(FIT)), beyond);
+        let small = Border { part: PART_LEAST, ..Border::FIRST };
+        assert_eq!(small.following(Some(FIT)), small);
     }
 }

@@ -9,12 +9,13 @@
 //! Never: allocates, waits.
 //! Threads: faulting and evicting ones count; one at a time decides (`rebalance`).
 
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use deepheap_policy::balance::{self, EVENTS, GROWTHS, MARGIN_PART, Observed, PART_FIRST};
+use deepheap_policy::balance::{self, Border, EVENTS, GROWTHS, MARGIN_PART, Traffic, Whole};
 use deepheap_residency::counters::Counters;
 use deepheap_residency::ownership::Descriptor;
 use deepheap_sys::memory::padded::Padded;
+use deepheap_sys::process::clock;
 
 /// The costs that are assumed until they are measured, and the bounds of what is believed. A thread
 /// that lost its processor in between makes a single fault or read look more expensive.
@@ -24,6 +25,8 @@ const READ: Believed = Believed { first_ns: 40_000, least_ns: 500, most_ns: 50_0
 /// The cost of a fault outside the handler, where it is not measured: the kernel delivers the
 /// signal and returns from it.
 const SIGNAL_NS: u64 = 1_500;
+/// `Kept::feared` before anything is feared: no number has these bits.
+const NO_FEAR: u64 = u64::MAX;
 /// As far from now as an epoch in eight bits can be.
 const LONG_AGO: u8 = 128;
 
@@ -63,12 +66,51 @@ impl Cost {
     }
 }
 
-/// How many bytes each side of the border holds.
+/// The border; only the deciding thread changes it.
+struct Kept {
+    part: AtomicUsize,
+    is_beyond: AtomicBool,
+    /// The bits of the number, or `NO_FEAR`.
+    feared: AtomicU64,
+}
+
+impl Kept {
+    const fn first() -> Kept {
+        Kept {
+            part: AtomicUsize::new(Border::FIRST.part),
+            is_beyond: AtomicBool::new(Border::FIRST.is_beyond),
+            feared: AtomicU64::new(NO_FEAR),
+        }
+    }
+
+    fn load(&self) -> Border {
+        let feared = self.feared.load(Ordering::Relaxed);
+        Border {
+            part: self.part.load(Ordering::Relaxed),
+            is_beyond: self.is_beyond.load(Ordering::Relaxed),
+            feared: (feared != NO_FEAR).then(|| f64::from_bits(feared)),
+        }
+    }
+
+    fn store(&self, border: Border) {
+        self.part.store(border.part, Ordering::Relaxed);
+        self.is_beyond.store(border.is_beyond, Ordering::Relaxed);
+        self.feared.store(border.feared.map_or(NO_FEAR, f64::to_bits), Ordering::Relaxed);
+    }
+}
+
+/// What each side of the border holds.
 pub(crate) struct Shares {
     /// The page buffer at its limit, page tables included.
     pub(crate) page_buffer_bytes: usize,
     /// Bytes that the objects in the ghost would take if they were cached.
     pub(crate) ghost_bytes: usize,
+    /// Bytes of both sides together.
+    pub(crate) all_bytes: usize,
+    /// Bytes of cached objects.
+    pub(crate) cached_bytes: usize,
+    /// See `balance::fitting_part`.
+    pub(crate) fit: Option<usize>,
 }
 
 /// Counts since the last decision.
@@ -85,8 +127,9 @@ pub(crate) struct Balancer {
     left: Padded<AtomicUsize>,
     /// Objects that left the cache for the store lately. Only the deciding thread changes them.
     departed: AtomicU64,
-    /// The page buffer's share of what the tables leave, in 65536ths.
-    part: AtomicUsize,
+    /// When it decided last.
+    decided_ns: AtomicU64,
+    border: Kept,
     /// Whether the share moves: not if the user has fixed the page buffer.
     moves: bool,
 }
@@ -103,14 +146,15 @@ impl Balancer {
             epoch: AtomicUsize::new(0),
             left: Padded(AtomicUsize::new(0)),
             departed: AtomicU64::new(0),
-            part: AtomicUsize::new(PART_FIRST),
+            decided_ns: AtomicU64::new(clock::monotonic_ns()),
+            border: Kept::first(),
             moves,
         }
     }
 
     /// The page buffer's share, in 65536ths.
     pub(crate) fn part(&self) -> usize {
-        self.part.load(Ordering::Relaxed)
+        self.border.part.load(Ordering::Relaxed)
     }
 
     /// An object leaves the page buffer for the cache, or comes to the cache as a neighbour.
@@ -189,46 +233,59 @@ impl Balancer {
         self.counters.add(DEPARTURES, objects.into());
     }
 
-    /// Moves the border if there is reason to, by what was counted since the last decision.
+    /// Moves the border if there is reason to: to where all fits, and by what was counted since the
+    /// last decision.
     pub(crate) fn balance(&self, shares: &Shares) {
         if !self.moves {
             return;
         }
+        let mut border = self.border.load().following(shares.fit);
         let counted = self.counters.sums();
         let returns = core::array::from_fn(|growth| counted[growth]);
         let ghost_reads = counted[GHOST_READS];
-        if balance::evidence(&returns, ghost_reads) < EVENTS {
-            return;
+        if balance::evidence(&returns, ghost_reads) >= EVENTS {
+            self.counters.clear();
+            let before = self.departed.load(Ordering::Relaxed);
+            let departed = balance::departed(before, counted[DEPARTURES]);
+            self.departed.store(departed, Ordering::Relaxed);
+            let fault_ns = self.fault.measured(counted[FAULTS], counted[FAULTS + 1]);
+            let eviction_ns = self.eviction.measured(counted[EVICTIONS], counted[EVICTIONS + 1]);
+            let read_ns = self.read.measured(counted[READS], counted[READS + 1]);
+            let now_ns = clock::monotonic_ns();
+            let observed = Traffic {
+                returns,
+                fault_ns: SIGNAL_NS + fault_ns + eviction_ns,
+                margin_bytes: (shares.page_buffer_bytes / MARGIN_PART) as u64,
+                ghost_reads,
+                read_ns,
+                ghost_bytes: shares.ghost_bytes as u64,
+                whole: Whole {
+                    faults: counted[FAULTS],
+                    reads: counted[READS],
+                    departures: counted[DEPARTURES],
+                    all_bytes: shares.all_bytes as u64,
+                    cached_bytes: shares.cached_bytes as u64,
+                    fit: shares.fit,
+                    elapsed: now_ns - self.decided_ns.swap(now_ns, Ordering::Relaxed),
+                },
+            };
+            border = border.next(&observed, departed);
         }
-        self.counters.clear();
-        let before = self.departed.load(Ordering::Relaxed);
-        let departed = balance::departed(before, counted[DEPARTURES]);
-        self.departed.store(departed, Ordering::Relaxed);
-        let fault_ns = self.fault.measured(counted[FAULTS], counted[FAULTS + 1]);
-        let eviction_ns = self.eviction.measured(counted[EVICTIONS], counted[EVICTIONS + 1]);
-        let read_ns = self.read.measured(counted[READS], counted[READS + 1]);
-        let observed = Observed {
-            returns,
-            fault_ns: SIGNAL_NS + fault_ns + eviction_ns,
-            margin_bytes: (shares.page_buffer_bytes / MARGIN_PART) as u64,
-            ghost_reads,
-            read_ns,
-            ghost_bytes: shares.ghost_bytes as u64,
-        };
-        let part = balance::next_part(self.part(), &observed, departed);
-        self.part.store(part, Ordering::Relaxed);
+        self.border.store(border);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use deepheap_policy::balance::{GROWTH_PART, PART_SURE};
+    use deepheap_policy::balance::{GROWTH_PART, PART_FIRST, PART_SURE};
     use deepheap_sys::memory::pinned_array::PinnedArray;
 
     #[test]
     fn the_share_goes_where_it_pays_from_a_256th_to_seven_eighths() {
-        let shares = Shares { page_buffer_bytes: 1 << 20, ghost_bytes: 1 << 20 };
+        let [page_buffer_bytes, ghost_bytes, all_bytes, cached_bytes] =
+            [1, 1, 2, 1].map(|mib| mib << 20);
+        let shares = Shares { page_buffer_bytes, ghost_bytes, all_bytes, cached_bytes, fit: None };
         let after = |moves, returns, ghost_reads, departures| {
             let balancer = Balancer::new(moves);
             for _ in 0..1000 {
@@ -241,7 +298,8 @@ mod tests {
             balancer.part()
         };
         assert_eq!(after(true, EVENTS, 0, 0), (1 << 16) * 7 / 8);
-        assert_eq!(after(true, 0, EVENTS, 0), (1 << 16) / 256);
+        assert_eq!(after(true, 0, EVENTS, EVENTS as u32), (1 << 16) / 256);
+        assert_eq!(after(true, 0, EVENTS, 0), PART_FIRST, "none leaves the cache");
         assert_eq!(after(true, EVENTS - 1, 0, 0), PART_FIRST, "little evidence");
         assert_eq!(after(false, EVENTS, 0, 0), PART_FIRST, "the user has fixed it");
         let reached = after(true, EVENTS, 0, EVENTS as u32);

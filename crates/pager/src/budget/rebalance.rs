@@ -7,6 +7,7 @@
 //! (`stand_in`): one at a time. Any may ask for the usage.
 
 use deepheap_heap::{PAGES_PER_SPAN, PageNo};
+use deepheap_policy::balance;
 use deepheap_policy::budget_split::{self, Share, Split};
 use deepheap_policy::replacement;
 use deepheap_residency::ownership::ObjectTable;
@@ -146,50 +147,9 @@ impl Pager {
     /// Sets the limits of page buffer and object cache from what the rest leaves, or goes one step
     /// towards that. Returns whether more steps are needed, after the next batch of eviction.
     pub fn rebalance(&self) -> bool {
-        let residency = &self.residency;
         // The gate first: so a fork finds the lock free.
         let _passage = self.gate.enter(Level::Mover);
-        let Some(_alone) = self.budget.rebalancing.try_lock() else { return false };
-        self.balancer.balance(&self.shares());
-        // Before the usage is read, which then includes them.
-        let staged = residency.staging.staged_pages();
-        let share = match self.budget.page_buffer_bytes() {
-            Some(bytes) => Share::Bytes(bytes),
-            None => Share::Part(self.balancer.part()),
-        };
-        residency.ownership.descriptors.trim(residency.frames.zapper());
-        // Pages that are pinned for long are among the former once an eviction has met them.
-        let long_pins = self.pins.long.load(Ordering::Relaxed);
-        let held = residency.frames.page_buffer.unevictable().max(long_pins);
-        let usage = self.usage();
-        let overhead = usage.overhead();
-        residency.ownership.table.set_limit(match residency.ownership.table.can_leave() {
-            true => {
-                let follows = usage.object_table + residency.frames.ranges.page_table_bytes();
-                table_limit(usage.budget, overhead.saturating_sub(follows)) / PAGE
-            }
-            false => usize::MAX,
-        });
-        residency.promises.set_most(self.most_pages(self.least_overhead(&usage)));
-        let split = budget_split::split(self.budget.bytes(), overhead, share, held);
-        let (page_buffer, object_cache) = (
-            residency.frames.page_buffer.pages().saturating_sub(staged),
-            residency.cache.held_bytes() / PAGE,
-        );
-        let split = match share {
-            Share::Bytes(_) => split,
-            Share::Part(_) => split.lend(object_cache),
-        };
-        let limits = split.next(Split { page_buffer, object_cache }, held);
-        // The cache first: memory of its free slabs goes back before the page buffer may use it.
-        residency.cache.set_limit(limits.object_cache * PAGE);
-        self.note_limits(limits);
-        residency.frames.page_buffer.set_limit(limits.page_buffer);
-        residency.frames.page_buffer.unreserve(staged);
-        residency.staging.unstage(staged);
-        let ghost = replacement::ghost_length(residency.cache.objects());
-        residency.ownership.descriptors.ghost.grow(ghost);
-        limits != split
+        rebalance_inside(self)
     }
 
     /// Changes the budget, to no more than it was at first. Page buffer and cache follow.
@@ -228,17 +188,25 @@ impl Pager {
         true
     }
 
-    /// How much each side of the border holds.
+    /// What each side of the border holds, and could hold.
     fn shares(&self) -> Shares {
-        let page_buffer = &self.residency.frames.page_buffer;
+        let (page_buffer, cache) = (&self.residency.frames.page_buffer, &self.residency.cache);
         // With an object on every page, a resident page may have a page table to itself.
         let page_tables =
             self.residency.frames.ranges.page_table_bytes() / page_buffer.pages().max(1);
-        let cached = self.residency.cache.objects().max(1);
+        let (cached, cached_bytes) = (cache.objects(), cache.held_bytes());
+        let pages = page_buffer.limit() + cache.limit() / PAGE;
+        // Pages of several objects in lanes are no size of any of them.
+        let touched = (self.lanes.is_none())
+            .then(|| self.touched_pages() + self.residency.heap.objects_live());
         Shares {
             page_buffer_bytes: page_buffer.limit() * (PAGE + page_tables),
             ghost_bytes: self.residency.ownership.descriptors.ghost.recent()
-                * (self.residency.cache.held_bytes() / cached),
+                * (cached_bytes / cached.max(1)),
+            all_bytes: pages * PAGE,
+            cached_bytes,
+            fit: touched
+                .and_then(|touched| balance::fitting_part(pages, touched, cached, cached_bytes)),
         }
     }
 
@@ -290,4 +258,65 @@ impl Pager {
             || self.residency.cache.has_spares()
             || self.residency.staging.all().map(Staging::is_touched).contains(&true)
     }
+}
+
+/// Has the page buffer give the cache back what it was lent, or what the border gives it, a
+/// step: otherwise objects would leave RAM while there is room for them. False if the cache
+/// has all that it is to have, or another thread moves the limits. Inside of the gate.
+pub(crate) fn raise_cache_limit(pager: &Pager) -> bool {
+    let cache = &pager.residency.cache;
+    let before = cache.limit();
+    if !pager.budget.cache_is_short.load(Ordering::Relaxed) {
+        return false;
+    }
+    rebalance_inside(pager);
+    cache.limit() > before
+}
+
+/// As `Pager::rebalance`, inside of the gate.
+fn rebalance_inside(pager: &Pager) -> bool {
+    let residency = &pager.residency;
+    let Some(_alone) = pager.budget.rebalancing.try_lock() else { return false };
+    pager.balancer.balance(&pager.shares());
+    // Before the usage is read, which then includes them.
+    let staged = residency.staging.staged_pages();
+    let share = match pager.budget.page_buffer_bytes() {
+        Some(bytes) => Share::Bytes(bytes),
+        None => Share::Part(pager.balancer.part()),
+    };
+    residency.ownership.descriptors.trim(residency.frames.zapper());
+    // Pages that are pinned for long are among the former once an eviction has met them.
+    let long_pins = pager.pins.long.load(Ordering::Relaxed);
+    let held = residency.frames.page_buffer.unevictable().max(long_pins);
+    let usage = pager.usage();
+    let overhead = usage.overhead();
+    residency.ownership.table.set_limit(match residency.ownership.table.can_leave() {
+        true => {
+            let follows = usage.object_table + residency.frames.ranges.page_table_bytes();
+            table_limit(usage.budget, overhead.saturating_sub(follows)) / PAGE
+        }
+        false => usize::MAX,
+    });
+    residency.promises.set_most(pager.most_pages(pager.least_overhead(&usage)));
+    let split = budget_split::split(pager.budget.bytes(), overhead, share, held);
+    let (page_buffer, object_cache) = (
+        residency.frames.page_buffer.pages().saturating_sub(staged),
+        residency.cache.held_bytes() / PAGE,
+    );
+    let own = split.object_cache;
+    let split = match share {
+        Share::Bytes(_) => split,
+        Share::Part(_) => split.lend(object_cache),
+    };
+    let limits = split.next(Split { page_buffer, object_cache }, held);
+    pager.budget.cache_is_short.store(limits.object_cache < own, Ordering::Relaxed);
+    // The cache first: memory of its free slabs goes back before the page buffer may use it.
+    residency.cache.set_limit(limits.object_cache * PAGE);
+    pager.note_limits(limits);
+    residency.frames.page_buffer.set_limit(limits.page_buffer);
+    residency.frames.page_buffer.unreserve(staged);
+    residency.staging.unstage(staged);
+    let ghost = replacement::ghost_length(residency.cache.objects());
+    residency.ownership.descriptors.ghost.grow(ghost);
+    limits != split
 }

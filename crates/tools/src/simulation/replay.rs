@@ -10,7 +10,7 @@
 use core::sync::atomic::AtomicU32;
 use std::collections::{HashMap, VecDeque};
 
-use deepheap_policy::balance::{self, EVENTS, MARGIN_PART, Observed, PART_FIRST, Returns};
+use deepheap_policy::balance::{self, Border, EVENTS, MARGIN_PART, Returns, Traffic, Whole};
 use deepheap_policy::budget_split::{self, Share, Split};
 use deepheap_policy::ghost::{self, Ghost};
 use deepheap_policy::history::{self, History};
@@ -193,6 +193,8 @@ struct Places {
     cached_bytes: u64,
     /// Pages that have left the page buffer since the beginning.
     left: u64,
+    /// Objects that are somewhere.
+    held: u32,
 }
 
 impl Places {
@@ -215,6 +217,8 @@ impl Places {
         let old = core::mem::replace(&mut found.place, place);
         found.moves += 1;
         let (moves, bytes) = (found.moves, u64::from(found.bytes));
+        self.held += u32::from(old == Place::Nowhere);
+        self.held -= u32::from(place == Place::Nowhere);
         if matches!(old, Place::Cached(_)) {
             self.cached_bytes -= bytes;
         }
@@ -274,15 +278,21 @@ impl Limits {
     }
 }
 
-/// The counts that move the border.
+/// The counts that move the border, since it moved.
 #[derive(Default)]
-struct Border {
-    part: usize,
+struct Seen {
     returns: Returns,
     ghost_reads: u64,
+    reads: u64,
     departures: u64,
-    departed: u64,
+    /// The touches before, and the cached ones among them.
+    begun: (u64, u64),
 }
+
+/// A touch of a page stands for so many nanoseconds of run time.
+const TOUCH_NS: u64 = 1_000;
+/// What fits is asked for once in so many touches.
+const TOUCHES_PER_LOOK: u64 = 256;
 
 /// By what pages are brought before they are touched.
 struct Ahead {
@@ -299,6 +309,8 @@ pub struct Replay {
     limits: Limits,
     ghost: Ghost<Box<[AtomicU32]>>,
     border: Border,
+    departed: u64,
+    seen: Seen,
     ahead: Ahead,
     counts: Counts,
 }
@@ -320,11 +332,11 @@ impl Replay {
             history: History::new(history::lengths(bytes).map(zeros)),
             by_page: HashMap::new(),
         };
-        let mut limits = Limits::new(&terms, PART_FIRST);
+        let mut limits = Limits::new(&terms, Border::FIRST.part);
         limits.lend(&terms, 0);
-        let border = Border { part: PART_FIRST, ..Border::default() };
         let (places, counts) = (Places::default(), Counts::default());
-        Replay { terms, places, limits, ghost, border, ahead, counts }
+        let (border, departed, seen) = (Border::FIRST, 0, Seen::default());
+        Replay { terms, places, limits, ghost, border, departed, seen, ahead, counts }
     }
 
     /// What was counted.
@@ -473,18 +485,19 @@ impl Replay {
         let margin = limit / MARGIN_PART as u64;
         // On average, half of a margin had left when it did.
         if let Some(growth) = balance::growth((since + margin / 2) / margin.max(1)) {
-            self.border.returns[growth] += 1;
+            self.seen.returns[growth] += 1;
         }
         self.places.put(object, Place::PageBuffer(rank(reuse, since < limit)));
     }
 
     /// Counts a read that a larger cache would have saved, if the ghost knows of one.
     fn ask_ghost(&mut self, object: u32) {
-        self.border.ghost_reads += u64::from(self.ghost.left_recently(object));
+        self.seen.ghost_reads += u64::from(self.ghost.left_recently(object));
     }
 
     fn read(&mut self, object: u32) {
         self.ask_ghost(object);
+        self.seen.reads += 1;
         self.places.of(object).reuse = 0;
         self.places.put(object, Place::PageBuffer(Rank::Probation));
     }
@@ -531,7 +544,7 @@ impl Replay {
         let found = self.places.of(object);
         let to = match at_head(queue, found.reuse) {
             AtHead::Leaves { remembered } => {
-                self.border.departures += 1;
+                self.seen.departures += 1;
                 if core::mem::take(&mut found.is_changed) {
                     self.counts.written += 1;
                     self.counts.written_bytes += u64::from(found.bytes);
@@ -555,27 +568,60 @@ impl Replay {
 
     /// Moves the border once enough was seen, as the balancer does.
     fn move_border(&mut self) {
-        let Border { part, returns, ghost_reads, departures, departed } = self.border;
-        let events = balance::evidence(&returns, ghost_reads);
-        if self.terms.share.is_some() || events * u64::from(self.terms.sampled) < EVENTS {
+        if self.terms.share.is_some() {
             return;
         }
-        let cached = u64::from(self.places.cached().iter().sum::<u32>()).max(1);
-        let (fault_ns, read_ns) = self.terms.costs_ns;
-        let observed = Observed {
-            returns,
-            fault_ns,
-            margin_bytes: (self.limits.page_buffer as usize * PAGE / MARGIN_PART) as u64,
-            ghost_reads,
-            read_ns,
-            ghost_bytes: self.ghost.recent() as u64 * (self.places.cached_bytes / cached),
-        };
-        let departed = balance::departed(departed, departures);
-        let part = balance::next_part(part, &observed, departed);
-        self.border = Border { part, departed, ..Border::default() };
-        self.ghost.grow(ghost_length(cached as usize));
-        self.limits = Limits::new(&self.terms, part);
+        let touches = self.counts.touches;
+        let events = balance::evidence(&self.seen.returns, self.seen.ghost_reads);
+        let is_due = events * u64::from(self.terms.sampled) >= EVENTS;
+        if !is_due && !touches.is_multiple_of(TOUCHES_PER_LOOK) {
+            return;
+        }
+        let fit = self.fitting_part();
+        let before = self.border;
+        self.border = before.following(fit);
+        if is_due {
+            let Seen { returns, ghost_reads, reads, departures, begun } =
+                core::mem::take(&mut self.seen);
+            self.seen.begun = (touches, self.counts.cached);
+            let cached = u64::from(self.places.cached().iter().sum::<u32>()).max(1);
+            let (fault_ns, read_ns) = self.terms.costs_ns;
+            let sampled = u64::from(self.terms.sampled);
+            let observed = Traffic {
+                returns,
+                fault_ns,
+                margin_bytes: (self.limits.page_buffer as usize * PAGE / MARGIN_PART) as u64,
+                ghost_reads,
+                read_ns,
+                ghost_bytes: self.ghost.recent() as u64 * (self.places.cached_bytes / cached),
+                whole: Whole {
+                    faults: self.counts.cached - begun.1,
+                    reads,
+                    departures,
+                    all_bytes: (self.terms.pages * PAGE) as u64 / sampled,
+                    cached_bytes: self.places.cached_bytes,
+                    fit,
+                    elapsed: (touches - begun.0) * TOUCH_NS,
+                },
+            };
+            self.departed = balance::departed(self.departed, departures);
+            self.border = self.border.next(&observed, self.departed);
+            self.ghost.grow(ghost_length(cached as usize));
+        }
+        if self.border.part != before.part {
+            self.limits = Limits::new(&self.terms, self.border.part);
+        }
         self.limits.lend(&self.terms, self.places.cached_bytes);
+    }
+
+    /// The page buffer's largest share that leaves all objects in RAM.
+    fn fitting_part(&self) -> Option<usize> {
+        let sampled = self.terms.sampled as usize;
+        let cached = self.places.cached().iter().sum::<u32>() as usize * sampled;
+        let filled = (self.terms.filled as usize).max(1);
+        let cached_bytes = self.places.cached_bytes as usize * sampled / filled * 256;
+        let touched = self.places.held as usize * sampled;
+        balance::fitting_part(self.terms.pages, touched, cached, cached_bytes)
     }
 }
 

@@ -133,3 +133,76 @@ fn a_sequence_that_comes_again_waits_for_few_of_its_pages() {
     assert!(followed.missed < alone.missed / 4, "{followed:?}, {alone:?}");
     assert!(followed.reads() < alone.reads() * 5 / 4, "{followed:?}, {alone:?}");
 }
+
+/// Random numbers below a bound, the same each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u32) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        ((self.0 >> 33) % u64::from(bound)) as u32
+    }
+}
+
+/// A replay of objects that take an `nth` of a page in the cache, each touched once. They are as
+/// many as `fits` in RAM with a page buffer of so much of it, in hundredths.
+fn filled(nth: u32, fits: usize) -> (Replay, u32) {
+    let terms = Terms { scans: false, ..Terms::new(32 * budget_split::LEAST) };
+    let cache = terms.pages * (100 - fits) / 100 * nth as usize;
+    let objects = (cache + terms.pages * fits / 100) as u32;
+    let mut replay = Replay::new(terms);
+    (0..objects).for_each(|object| replay.touch(&small(object, nth, true)));
+    (replay, objects)
+}
+
+fn small(object: u32, nth: u32, is_new: bool) -> Touch {
+    Touch { bytes: (PAGE as u32 / nth) as u16, ..touch(object, Leaves::Dirty, is_new) }
+}
+
+/// Goes on with `touches`, of objects that `choose` names; what was counted meanwhile.
+fn go_on(replay: &mut Replay, nth: u32, touches: u32, mut choose: impl FnMut() -> u32) -> Counts {
+    let before = replay.counts();
+    (0..touches).for_each(|_| replay.touch(&small(choose(), nth, false)));
+    let after = replay.counts();
+    Counts {
+        touches: after.touches - before.touches,
+        resident: after.resident - before.resident,
+        cached: after.cached - before.cached,
+        missed: after.missed - before.missed,
+        ..Counts::default()
+    }
+}
+
+/// Uniform touches make the page buffer grow for as long as no read is seen.
+#[test]
+fn what_fits_in_the_cache_at_its_size_there_is_hardly_read() {
+    for (nth, fits) in [(5, 70), (5, 50), (5, 25), (3, 50), (2, 40), (2, 15)] {
+        let mut random = Random(u64::from(nth) + fits as u64);
+        let (mut replay, objects) = filled(nth, fits);
+        go_on(&mut replay, nth, 1_000_000, || random.below(objects));
+        let counts = go_on(&mut replay, nth, 1_000_000, || random.below(objects));
+        let part = replay.border.part * 100 / (1 << 16);
+        println!("{nth} {fits}: {part} % {counts:?}");
+        assert!(counts.missed < 2_000, "{nth} {fits}: {part} % {counts:?}");
+        let reach = (replay.terms.pages * fits / 100) as u64;
+        let least = 1_000_000 * reach / u64::from(objects) * 3 / 4;
+        assert!(counts.resident > least, "{nth} {fits}: {part} % {counts:?}");
+    }
+}
+
+/// All would fit with a page buffer that is smaller than what is touched most of the time: few
+/// reads of the rest cost less.
+#[test]
+fn a_hot_set_has_its_place_in_ram_though_the_rest_does_not_fit_beside_it() {
+    let (mut replay, objects) = filled(5, 50);
+    let hot = (replay.terms.pages * 60 / 100) as u32;
+    let mut random = Random(11);
+    let mut choose = || match random.below(100_000) {
+        0..20 => hot + random.below(objects - hot),
+        _ => random.below(hot),
+    };
+    go_on(&mut replay, 5, 2_000_000, &mut choose);
+    let counts = go_on(&mut replay, 5, 2_000_000, &mut choose);
+    println!("{} {counts:?}", replay.border.part * 100 / (1 << 16));
+    assert!(counts.resident > counts.touches * 95 / 100, "{counts:?}");
+}

@@ -37,7 +37,7 @@ fn play(small_part: u32, trace: &[u32], page_buffer: usize, cache: usize) -> Rep
     for (index, &page) in trace.iter().enumerate() {
         if index == WARM_UP {
             pager.counts = Counts::default();
-            pager.border.ghost_reads = 0;
+            pager.seen.ghost_reads = 0;
         }
         pager.touch(&Touch {
             object: page,
@@ -213,7 +213,7 @@ fn reads_that_the_ghost_knows_are_those_that_a_larger_cache_saves() {
             let cache = IN_RAM - page_buffer;
             let now = play(SMALL_PART, trace, page_buffer, cache);
             let larger = play(SMALL_PART, trace, page_buffer, cache + cache / 4);
-            let told = now.border.ghost_reads as f64 / now.ghost.recent() as f64;
+            let told = now.seen.ghost_reads as f64 / now.ghost.recent() as f64;
             let missed = |pager: &Replay| pager.counts().missed + pager.counts().new;
             let saved = (missed(&now) - missed(&larger)) as f64 / (cache / 4) as f64;
             println!("{name:>20} page buffer of {page_buffer}: {told:.1} told, {saved:.1} saved");
