@@ -10,6 +10,7 @@
 use crate::raw_call::raw_call;
 use core::arch::{asm, global_asm};
 use core::ffi::c_void;
+use core::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 /// The words that deepheap keeps for a thread. All zero in a new one.
 #[repr(C, align(32))]
@@ -27,6 +28,8 @@ pub struct ThreadArea {
     pub(crate) is_open: bool,
     /// Whether the program believes that the thread has SIGBUS blocked (preload library).
     pub believes_blocked: bool,
+    /// One more than the thread's number among those that have asked for a lane, or 0.
+    asked: u16,
     /// The mapping of the signal stack that the preload library gave to the thread, or 0.
     pub signal_stack: usize,
     /// What the thread waited in longest (`waits`).
@@ -94,10 +97,38 @@ pub fn lane() -> usize {
 /// As `lane`, from 0 to `LANES` - 1, a power of two.
 #[inline]
 pub fn lane_of<const LANES: usize>() -> usize {
-    const { assert!(LANES.is_power_of_two() && LANES > 1) };
-    // Areas of different threads lie pages apart; a multiplication mixes the upper bits.
-    let mixed = (area() as usize >> 12).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    mixed >> (usize::BITS - LANES.trailing_zeros())
+    const { assert!(LANES.is_power_of_two() && LANES <= LANES_MAX) };
+    lane_among(LANES)
+}
+
+/// As `lane`, from 0 to `lanes` - 1, a power of two. Threads get their lanes in turn as they ask
+/// for the first time: of as many threads as there are lanes no two share one. (A hash of the
+/// area's address had three or four of sixteen threads in one of sixteen lanes.)
+#[inline]
+pub fn lane_among(lanes: usize) -> usize {
+    debug_assert!(lanes.is_power_of_two() && lanes <= LANES_MAX);
+    // SAFETY: the calling thread's own area.
+    let asked = match unsafe { (*area()).asked } {
+        0 => ask_for_lane(),
+        asked => asked,
+    };
+    usize::from(asked - 1) & (lanes - 1)
+}
+
+/// The most lanes; threads are numbered below it, over and over.
+const LANES_MAX: usize = 1 << 15;
+
+#[cold]
+fn ask_for_lane() -> u16 {
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    let mine = (ASKED.fetch_add(1, Ordering::Relaxed) as usize % LANES_MAX) as u16 + 1;
+    // SAFETY: the calling thread's own area, for as long as the thread runs.
+    let asked = unsafe { AtomicU16::from_ptr(&raw mut (*area()).asked) };
+    // A handler that came in between has its number already: the thread keeps that.
+    match asked.compare_exchange(0, mine, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => mine,
+        Err(first) => first,
+    }
 }
 
 /// The calling thread's area. Never null; valid until the thread ends.
@@ -140,5 +171,23 @@ mod tests {
         assert_eq!(mine as usize % 32, 0);
         // SAFETY: this thread's own area.
         unsafe { (*mine).holds = 0 };
+    }
+
+    #[test]
+    fn threads_share_lanes_evenly_and_keep_theirs() {
+        const THREADS: usize = 64;
+        let lanes = std::thread::scope(|scope| {
+            let ask = || {
+                let lane = lane_of::<64>();
+                assert!((0..100).all(|_| lane_of::<64>() == lane && super::lane() == lane % 16));
+                lane
+            };
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(ask)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        });
+        let mut counts = [0; 16];
+        lanes.iter().for_each(|lane| counts[lane % 16] += 1);
+        // Threads of other tests ask meanwhile.
+        assert!(counts.iter().all(|&count| (1..=8).contains(&count)), "{counts:?}");
     }
 }
