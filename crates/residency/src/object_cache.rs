@@ -12,8 +12,8 @@
 //! until reclaim has followed; a slot belongs to one owner from `take` to `give_back`, and is at
 //! least as long as the object it was taken for.
 //! Never: allocates, does I/O. `take` does not wait.
-//! Threads: any, also in a signal handler. A lock for each size class, then the pool's, both
-//! innermost and never together.
+//! Threads: any, also in a signal handler. A lock for each part of a size class, then the pool's,
+//! both innermost and never together.
 
 mod size_class;
 mod slab_pool;
@@ -25,14 +25,16 @@ mod tests;
 use core::sync::atomic::AtomicU16;
 
 use deepheap_sys::errno::Result;
+use deepheap_sys::memory::padded::Padded;
 use deepheap_sys::memory::pinned_array::PinnedArray;
 use deepheap_sys::threads::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use deepheap_sys::threads::{thread, tls};
 
 use crate::PAGE;
 use crate::ownership::DescriptorId;
 use size_class::{CLASSES, OUTSIDE_MAX, OWNERS_OUTSIDE, SLAB_BYTES, SLOTS_MAX, SizeClass};
 use slab_pool::SlabPool;
-use slab_table::{RECORD_BYTES, SlabTable};
+use slab_table::{RECORD_BYTES, SlabTable, parts_for};
 use spares::Spares;
 
 /// A cache with fewer slabs than this for each class that objects have asked for uses only every
@@ -41,6 +43,8 @@ const SLABS_FOR_ALL: usize = 7;
 const SLABS_FOR_HALF: usize = 3;
 
 const NO_OWNER: u32 = u32::MAX;
+/// Parts of the count of slots without an object.
+const LANES: usize = 16;
 
 /// Bytes of a compressed page's length, before the page.
 const LENGTH_BYTES: usize = 2;
@@ -90,8 +94,9 @@ pub struct ObjectCache {
     owners: PinnedArray<AtomicU32>,
     /// A bit for every class that an object has asked for.
     asked: [AtomicU64; CLASSES.div_ceil(64)],
-    /// Slots that are kept without an object.
-    lent: AtomicUsize,
+    /// Slots that are kept without an object: the sum, which wraps. Evictions change it for each
+    /// page, so each lane of threads has a part in cache lines of its own.
+    lent: [Padded<AtomicUsize>; LANES],
     spares: Spares,
     /// Bytes of all spares, those in use included.
     spare_bytes: AtomicUsize,
@@ -100,14 +105,18 @@ pub struct ObjectCache {
 impl ObjectCache {
     /// A cache of up to so many bytes; none is backed by memory yet.
     pub fn new(bytes: usize) -> Result<ObjectCache> {
+        Self::in_parts(bytes, parts_for(thread::cpu_count(), bytes / SLAB_BYTES))
+    }
+
+    fn in_parts(bytes: usize, parts: usize) -> Result<ObjectCache> {
         // At most as many as a slot number can name.
         let slabs = (bytes / SLAB_BYTES).min(u32::MAX as usize / SLOTS_MAX);
         Ok(ObjectCache {
             pool: SlabPool::new(slabs)?,
-            table: SlabTable::new(slabs)?,
+            table: SlabTable::new(slabs, parts)?,
             owners: PinnedArray::new(slabs * OUTSIDE_MAX)?,
             asked: Default::default(),
-            lent: AtomicUsize::new(0),
+            lent: Default::default(),
             spares: Spares::new()?,
             spare_bytes: AtomicUsize::new(0),
         })
@@ -349,17 +358,20 @@ impl ObjectCache {
     /// Slots that are held by objects.
     pub fn objects(&self) -> usize {
         let held: usize = (0..CLASSES as u8).map(|class| self.table.used(SizeClass(class))).sum();
-        held.saturating_sub(self.lent.load(Ordering::Relaxed))
+        let lent = self.lent.iter().map(|lent| lent.load(Ordering::Relaxed));
+        // A thread that is just now lending may be counted in part.
+        let lent = lent.fold(0usize, usize::wrapping_add);
+        held.saturating_sub(if lent > isize::MAX as usize { 0 } else { lent })
     }
 
     /// The caller keeps a slot, that it has taken, without an object in it.
     pub fn lend(&self) {
-        self.lent.fetch_add(1, Ordering::Relaxed);
+        self.lent[tls::lane_of::<LANES>()].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Ends that.
     pub fn unlend(&self) {
-        self.lent.fetch_sub(1, Ordering::Relaxed);
+        self.lent[tls::lane_of::<LANES>()].fetch_sub(1, Ordering::Relaxed);
     }
 
     /// The most bytes of tables beside the slabs.

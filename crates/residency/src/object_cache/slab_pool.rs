@@ -2,7 +2,8 @@
 //!
 //! Guarantees: the size classes have at most `limit` slabs. These, and the slabs in the pool that
 //! still have memory, are together no more than the limit was when it was last set.
-//! Never: allocates, waits for a slab.
+//! Never: allocates, waits for a slab; gives memory back under its lock: that interrupts every
+//! processor that runs the process, and all who want a slab would wait.
 //! Threads: any; one lock, innermost.
 
 use deepheap_sys::errno::Result;
@@ -13,6 +14,9 @@ use deepheap_sys::threads::atomic::{AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::threads::lock::Lock;
 
 use super::size_class::SLAB_BYTES;
+
+/// Slabs whose memory is given back together, outside the lock.
+const TRIMMED: usize = 16;
 
 /// The slabs.
 pub struct SlabPool {
@@ -77,25 +81,56 @@ impl SlabPool {
         let held = self.held.fetch_sub(1, Ordering::Relaxed) - 1;
         self.free[*stack].store(slab, Ordering::Relaxed);
         *stack += 1;
-        self.trim(*stack, held);
+        let has_surplus = self.surplus(*stack, held) > 0;
+        drop(stack);
+        if has_surplus {
+            self.trim();
+        }
     }
 
     /// Sets the ceiling, and gives memory of free slabs above it back to the system.
     pub fn set_limit(&self, slabs: usize) {
         self.limit.store(slabs.min(self.slabs), Ordering::Relaxed);
-        let stack = self.stack.lock();
-        self.trim(*stack, self.held());
+        self.trim();
     }
 
-    fn trim(&self, stack: usize, held: usize) {
-        let mut unbacked = self.unbacked.load(Ordering::Relaxed);
-        while unbacked < stack && held + stack - unbacked > self.limit() {
-            let slab = self.free[unbacked].load(Ordering::Relaxed);
-            // SAFETY: a free slab: its bytes are nobody's.
-            let _ = unsafe { mapping::advise(self.address(slab), SLAB_BYTES, Advice::DontNeed) };
-            unbacked += 1;
+    /// How many free slabs with memory there are above the limit. Under the lock.
+    fn surplus(&self, stack: usize, held: usize) -> usize {
+        let backed = stack - self.unbacked.load(Ordering::Relaxed);
+        (held + backed).saturating_sub(self.limit()).min(backed)
+    }
+
+    /// Gives the memory of free slabs above the limit back to the system. Meanwhile they are in
+    /// nobody's hands but ours, and count as slabs with memory.
+    fn trim(&self) {
+        let mut trimmed = [0; TRIMMED];
+        loop {
+            let mut stack = self.stack.lock();
+            let count = self.surplus(*stack, self.held()).min(TRIMMED);
+            for slab in &mut trimmed[..count] {
+                *stack -= 1;
+                *slab = self.free[*stack].load(Ordering::Relaxed);
+            }
+            drop(stack);
+            if count == 0 {
+                return;
+            }
+            for &slab in &trimmed[..count] {
+                let address = self.address(slab);
+                // SAFETY: a slab that only we have: its bytes are nobody's.
+                let _ = unsafe { mapping::advise(address, SLAB_BYTES, Advice::DontNeed) };
+            }
+            let mut stack = self.stack.lock();
+            for &slab in &trimmed[..count] {
+                // To the others at the bottom; the slab that was there goes to the top.
+                let bottom = self.unbacked.load(Ordering::Relaxed);
+                let with_memory = self.free[bottom].load(Ordering::Relaxed);
+                self.free[*stack].store(with_memory, Ordering::Relaxed);
+                self.free[bottom].store(slab, Ordering::Relaxed);
+                self.unbacked.store(bottom + 1, Ordering::Relaxed);
+                *stack += 1;
+            }
         }
-        self.unbacked.store(unbacked, Ordering::Relaxed);
     }
 
     /// Where the slab's bytes are.

@@ -4,6 +4,11 @@
 //! fullest bin, so that sparse slabs become sparser and empty ones go back to the pool. A slab that
 //! is being emptied is in no bin and hands out no slot.
 //!
+//! Where there are many processors each class has several *parts*, with bins and a lock of their
+//! own: pages that compress alike are of one class, and each page that comes and goes takes its
+//! lock. A thread takes slots from its own part, and from the others before a slab is opened; so
+//! parts take no more memory, but that the fullest slab is only the fullest of a part.
+//!
 //! ```text
 //!   pooled ─► partial, in a bin ◄─► full          [open, take, give_back]
 //!     ▲              │  ▲
@@ -14,13 +19,14 @@
 //! Guarantees: a slot has one holder from `open` or `take` to `give_back`; a slab changes its class
 //! only while nobody holds a slot of it.
 //! Never: allocates, touches the slabs' memory.
-//! Threads: any; one lock for each class, held for a few dozen loads.
+//! Threads: any; one lock for each part of a class, held for a few dozen loads.
 
 use deepheap_sys::errno::Result;
 use deepheap_sys::memory::padded::Padded;
 use deepheap_sys::memory::pinned_array::{PinnedArray, Zeroed};
 use deepheap_sys::threads::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use deepheap_sys::threads::lock::Lock;
+use deepheap_sys::threads::tls;
 
 use super::size_class::{CLASSES, SLOTS_MAX, SizeClass};
 
@@ -35,7 +41,19 @@ const EMPTYING: u8 = BINS as u8 + 1;
 /// The search for the sparsest slab looks at so many slabs of a bin.
 const LOOKED_AT_MAX: usize = 8;
 
-/// Everything known of one slab. Fields belong to the lock of its class.
+/// So many processors use one part, ...
+const CPUS_PER_PART: usize = 2;
+/// ... and so many slabs there are for each; but no more parts than this.
+const SLABS_PER_PART: usize = 1024;
+const PARTS_MAX: usize = 16;
+
+/// How many parts a class has, a power of two.
+pub fn parts_for(cpus: usize, slabs: usize) -> usize {
+    let wanted = (cpus / CPUS_PER_PART).min(slabs / SLABS_PER_PART).clamp(1, PARTS_MAX);
+    1 << wanted.ilog2()
+}
+
+/// Everything known of one slab. Fields belong to the lock of its part of its class.
 #[repr(C)]
 struct SlabRecord {
     /// A bit for every slot that is free.
@@ -45,8 +63,9 @@ struct SlabRecord {
     next: AtomicU32,
     previous: AtomicU32,
     class: AtomicU8,
+    part: AtomicU8,
     bin: AtomicU8,
-    padding: [AtomicU8; 2],
+    padding: AtomicU8,
 }
 
 /// Bytes of the table for a slab.
@@ -55,8 +74,8 @@ pub const RECORD_BYTES: usize = core::mem::size_of::<SlabRecord>();
 // SAFETY: made of atomics only, for which all zero bytes are a value.
 unsafe impl Zeroed for SlabRecord {}
 
-/// One class. Its counts change under the lock and are read without.
-struct Class {
+/// A part of a class. Its counts change under the lock and are read without.
+struct Part {
     /// Heads of the bins.
     bins: Lock<[u32; BINS]>,
     /// Free slots of its slabs, without those being emptied.
@@ -67,7 +86,9 @@ struct Class {
 
 /// The classes and their slabs.
 pub struct SlabTable {
-    classes: [Padded<Class>; CLASSES],
+    /// Those of a class lie together.
+    parts: Box<[Padded<Part>]>,
+    parts_each: usize,
     records: PinnedArray<SlabRecord>,
 }
 
@@ -80,16 +101,28 @@ fn set(count: &AtomicU32, value: u32) {
 }
 
 impl SlabTable {
-    /// A table for so many slabs, none of which has a class.
-    pub fn new(slabs: usize) -> Result<SlabTable> {
-        let class = || {
+    /// A table for so many slabs, none of which has a class; each class has so many parts.
+    pub fn new(slabs: usize, parts_each: usize) -> Result<SlabTable> {
+        let part = |_| {
             let bins = Lock::new([NONE; BINS]);
-            Padded(Class { bins, free: AtomicU32::new(0), used: AtomicU32::new(0) })
+            Padded(Part { bins, free: AtomicU32::new(0), used: AtomicU32::new(0) })
         };
         Ok(SlabTable {
-            classes: core::array::from_fn(|_| class()),
+            parts: (0..CLASSES * parts_each).map(part).collect(),
+            parts_each,
             records: PinnedArray::new(slabs)?,
         })
+    }
+
+    /// The parts of a class.
+    fn parts_of(&self, class: SizeClass) -> &[Padded<Part>] {
+        &self.parts[usize::from(class.0) * self.parts_each..][..self.parts_each]
+    }
+
+    /// The part that has a slab, of which the caller holds a slot, or which it empties.
+    fn part_of(&self, slab: u32) -> &Part {
+        let part = self.record(slab).part.load(Ordering::Relaxed);
+        &self.parts_of(self.class(slab))[usize::from(part)]
     }
 
     /// The class of a slab of which the caller holds a slot, or which it empties.
@@ -99,17 +132,22 @@ impl SlabTable {
 
     /// Slots held in a class.
     pub fn used(&self, class: SizeClass) -> usize {
-        get(&self.classes[class.0 as usize].used) as usize
+        self.parts_of(class).iter().map(|part| get(&part.used) as usize).sum()
     }
 
     /// Free slots of a class, without those of slabs that are being emptied.
     pub fn free(&self, class: SizeClass) -> usize {
-        get(&self.classes[class.0 as usize].free) as usize
+        self.parts_of(class).iter().map(|part| get(&part.free) as usize).sum()
     }
 
-    /// A free slot of the class, as slab and index.
+    /// A free slot of the class, as slab and index: of this thread's part, or else of another one.
     pub fn take(&self, class: SizeClass) -> Option<(u32, usize)> {
-        let of = &self.classes[class.0 as usize];
+        let own = tls::lane_among(self.parts_each);
+        let (before, from_own) = self.parts_of(class).split_at(own);
+        from_own.iter().chain(before).find_map(|part| self.take_from(part, class))
+    }
+
+    fn take_from(&self, of: &Part, class: SizeClass) -> Option<(u32, usize)> {
         if get(&of.free) == 0 {
             return None;
         }
@@ -118,13 +156,14 @@ impl SlabTable {
         let index = self.occupy(slab);
         set(&of.free, get(&of.free) - 1);
         set(&of.used, get(&of.used) + 1);
-        self.rebin(&mut bins, slab, class);
+        self.rebin(of, &mut bins, slab, class);
         Some((slab, index))
     }
 
-    /// Gives a pooled slab to a class; its first slot is the caller's.
+    /// Gives a pooled slab to this thread's part of a class; its first slot is the caller's.
     pub fn open(&self, slab: u32, class: SizeClass) -> usize {
-        let of = &self.classes[class.0 as usize];
+        let part = tls::lane_among(self.parts_each);
+        let of = &self.parts_of(class)[part];
         let record = self.record(slab);
         let slots = class.slots();
         let mut bins = of.bins.lock();
@@ -134,19 +173,19 @@ impl SlabTable {
         }
         set(&record.used, 0);
         record.class.store(class.0, Ordering::Relaxed);
+        record.part.store(part as u8, Ordering::Relaxed);
         record.bin.store(UNBINNED, Ordering::Relaxed);
         let index = self.occupy(slab);
         set(&of.free, get(&of.free) + slots as u32 - 1);
         set(&of.used, get(&of.used) + 1);
-        self.rebin(&mut bins, slab, class);
+        self.rebin(of, &mut bins, slab, class);
         index
     }
 
     /// Gives a slot back. True if the slab is empty now, has no class any more and belongs to the
     /// caller.
     pub fn give_back(&self, slab: u32, index: usize) -> bool {
-        let class = self.class(slab);
-        let of = &self.classes[class.0 as usize];
+        let (class, of) = (self.class(slab), self.part_of(slab));
         let record = self.record(slab);
         let mut bins = of.bins.lock();
         let bits = &record.free[index / 64];
@@ -159,7 +198,7 @@ impl SlabTable {
             return false;
         }
         set(&of.free, get(&of.free) + 1);
-        self.rebin(&mut bins, slab, class)
+        self.rebin(of, &mut bins, slab, class)
     }
 
     /// Withdraws the sparsest slab it finds, of a class whose other slabs have room for what is in
@@ -171,9 +210,11 @@ impl SlabTable {
         };
         let classes = (0..CLASSES as u8).map(SizeClass);
         let class = classes.max_by_key(|class| spare(*class))?;
-        let of = &self.classes[class.0 as usize];
+        let of = self.parts_of(class).iter().max_by_key(|part| get(&part.free))?;
         let mut bins = of.bins.lock();
-        if (get(&of.free) as usize) < class.slots() {
+        // Looked at again under the lock; free slots of other parts may be taken meanwhile. Then
+        // the caller finds no room for some objects, and the slab stays.
+        if self.free(class) < class.slots() {
             return None;
         }
         let mut slab = bins.iter().copied().find(|head| *head != NONE)?;
@@ -199,15 +240,14 @@ impl SlabTable {
     /// Ends it. True if the slab is empty, has no class any more and belongs to the caller;
     /// otherwise it is as it was before.
     pub fn end_emptying(&self, slab: u32) -> bool {
-        let class = self.class(slab);
-        let of = &self.classes[class.0 as usize];
+        let (class, of) = (self.class(slab), self.part_of(slab));
         let record = self.record(slab);
         let mut bins = of.bins.lock();
         let used = get(&record.used) - 1;
         set(&record.used, used);
         record.bin.store(UNBINNED, Ordering::Relaxed);
         set(&of.free, get(&of.free) + class.slots() as u32 - used);
-        self.rebin(&mut bins, slab, class)
+        self.rebin(of, &mut bins, slab, class)
     }
 
     /// Whether a slot of the slab was held at this instant.
@@ -235,7 +275,7 @@ impl SlabTable {
     }
 
     /// Puts a slab where its use says. True if it is empty: it is in no class then.
-    fn rebin(&self, bins: &mut [u32; BINS], slab: u32, class: SizeClass) -> bool {
+    fn rebin(&self, of: &Part, bins: &mut [u32; BINS], slab: u32, class: SizeClass) -> bool {
         let record = self.record(slab);
         let (used, slots) = (get(&record.used) as usize, class.slots());
         let bin = if used == slots || used == 0 { UNBINNED } else { (used * BINS / slots) as u8 };
@@ -250,8 +290,7 @@ impl SlabTable {
             record.bin.store(bin, Ordering::Relaxed);
         }
         if used == 0 {
-            let free = &self.classes[class.0 as usize].free;
-            set(free, get(free) - slots as u32);
+            set(&of.free, get(&of.free) - slots as u32);
         }
         used == 0
     }

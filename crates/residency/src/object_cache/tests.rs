@@ -239,13 +239,17 @@ fn memory_of_free_slabs_is_given_back() {
 /// something to move, until enough was moved.
 #[test]
 fn slots_have_one_owner_while_slabs_are_emptied() {
+    [1, 4].into_iter().for_each(take_and_compact);
+}
+
+fn take_and_compact(parts: usize) {
     const THREADS: u32 = 4;
     const OBJECTS: usize = 600;
     const MOVES: u32 = 20_000;
     const ROUNDS_MAX: usize = 50_000_000;
     const NOWHERE: u32 = u32::MAX;
     const CLAIMED: u32 = u32::MAX - 1;
-    let cache = ObjectCache::new(2 << 20).unwrap();
+    let cache = ObjectCache::in_parts(2 << 20, parts).unwrap();
     let slot_of: Vec<AtomicU32> =
         (0..THREADS as usize * OBJECTS).map(|_| AtomicU32::new(NOWHERE)).collect();
     let over = AtomicU32::new(0);
@@ -315,4 +319,53 @@ fn slots_have_one_owner_while_slabs_are_emptied() {
         }
     }
     assert_eq!((cache.objects(), cache.held_bytes()), (0, 0));
+}
+
+#[test]
+fn threads_use_the_slots_that_others_left_before_they_open_a_slab() {
+    const SLOTS: usize = 16;
+    let cache = ObjectCache::in_parts(4 << 20, 4).unwrap();
+    let take = || cache.take(4096).map(Slot::keep).expect("room");
+    let slots: Vec<u32> = (0..SLOTS).map(|_| take()).collect();
+    assert_eq!(cache.held_bytes(), SLAB_BYTES);
+    slots[1..].iter().for_each(|slot| cache.give_back(*slot));
+    // Threads of all parts.
+    std::thread::scope(|scope| {
+        for _ in 1..SLOTS {
+            scope.spawn(take);
+        }
+    });
+    assert_eq!((cache.objects(), cache.held_bytes()), (SLOTS, SLAB_BYTES));
+}
+
+#[test]
+fn slabs_are_emptied_into_slots_of_all_parts() {
+    let cache = ObjectCache::in_parts(4 << 20, 4).unwrap();
+    // Four threads of different parts fill a slab each; then half of each is free.
+    let fill = || (0..16).map(|_| cache.take(4096).map(Slot::keep).unwrap()).collect::<Vec<_>>();
+    let slots = std::thread::scope(|scope| {
+        (0..4).map(|_| scope.spawn(fill).join().unwrap()).collect::<Vec<_>>()
+    });
+    let before = cache.held_bytes();
+    for (thread, slots) in slots.iter().enumerate() {
+        for (index, &slot) in slots.iter().enumerate() {
+            let id = (thread * 16 + index) as u32;
+            cache.set_owner(slot, DescriptorId(id));
+            if index % 2 == 0 {
+                cache.give_back(slot);
+            }
+        }
+    }
+    while cache.compact(|_, _, _| true) {}
+    assert_eq!((before, cache.held_bytes()), (4 * SLAB_BYTES, 2 * SLAB_BYTES));
+    assert_eq!(cache.objects(), 32);
+}
+
+#[test]
+fn a_class_has_more_parts_on_larger_machines_with_larger_caches() {
+    const GIB: usize = 1 << 30;
+    let parts = [1, 2, 4, 8, 16, 64].map(|cpus| parts_for(cpus, 2 * GIB / SLAB_BYTES));
+    assert_eq!(parts, [1, 1, 2, 4, 8, 16]);
+    let parts = [32 << 20, 128 << 20, 512 << 20].map(|bytes| parts_for(64, bytes / SLAB_BYTES));
+    assert_eq!(parts, [1, 2, 8]);
 }
