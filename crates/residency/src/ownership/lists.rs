@@ -33,9 +33,10 @@ use deepheap_sys::memory::pinned_array::PinnedArray;
 use deepheap_sys::memory::zap::Zapper;
 use deepheap_sys::threads::atomic::{AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::threads::lock::Lock;
+use deepheap_sys::threads::thread;
 
 use super::descriptor::{Descriptor, DescriptorId, NONE, State};
-use free::{FreeDescriptors, GROUP_RUNS, RUN, SHARDS};
+use free::{FreeDescriptors, GROUP_RUNS, RUN};
 
 /// The lists a descriptor can stand in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,24 +114,9 @@ const RUN_PART: usize = 16;
 /// Groups of descriptors that one call of `trim` looks at, at most.
 const TRIM_LOOKS: usize = 64;
 
-/// The shard that a descriptor belongs to.
-fn shard_of(id: DescriptorId) -> usize {
-    id.0 as usize / RUN % SHARDS
-}
-
-/// All shards, from this one on.
-fn shards_from(start: usize) -> impl Iterator<Item = usize> {
-    (0..SHARDS).map(move |offset| (start + offset) % SHARDS)
-}
-
-/// The shard that a page's descriptor should be of: one for neighbours, and others for pages that
-/// lie in equal steps.
-fn shard_for(page: PageNo) -> usize {
-    let run = page.0 as usize / RUN;
-    let run = run ^ run >> 16;
-    let run = run ^ run >> 8;
-    (run ^ run >> 4) % SHARDS
-}
+/// Shards of the lists: as many as processors, within limits, and a power of two.
+const SHARDS_LEAST: usize = 16;
+const SHARDS_MAX: usize = 64;
 
 /// A position in the round of all shards, for a thread that takes a batch of objects from a list.
 pub struct Round {
@@ -158,7 +144,7 @@ pub struct Descriptors {
     generation: AtomicU32,
     /// Where `trim` looks next.
     hand: AtomicUsize,
-    shards: [Padded<Shard>; SHARDS],
+    shards: Box<[Padded<Shard>]>,
     /// Runs that were taken from each list, from all shards in turn.
     rounds: [AtomicUsize; LISTS],
     /// The names of objects that left the cache not long ago.
@@ -168,20 +154,46 @@ pub struct Descriptors {
 impl Descriptors {
     /// `count` descriptors, all free.
     pub fn new(count: usize) -> Result<Descriptors> {
+        let shards = thread::cpu_count().clamp(SHARDS_LEAST, SHARDS_MAX).next_power_of_two();
+        Self::in_shards(count, shards)
+    }
+
+    fn in_shards(count: usize, shards: usize) -> Result<Descriptors> {
+        let shard = |_| {
+            Padded(Shard {
+                lists: Lock::new([Ends { head: NONE, tail: NONE }; LISTS]),
+                lengths: [const { AtomicU32::new(0) }; LISTS],
+            })
+        };
         Ok(Descriptors {
             all: PinnedArray::new(count)?,
-            free: FreeDescriptors::new(count)?,
+            free: FreeDescriptors::new(count, shards)?,
             generation: AtomicU32::new(0),
             hand: AtomicUsize::new(0),
-            shards: core::array::from_fn(|_| {
-                Padded(Shard {
-                    lists: Lock::new([Ends { head: NONE, tail: NONE }; LISTS]),
-                    lengths: [const { AtomicU32::new(0) }; LISTS],
-                })
-            }),
+            shards: (0..shards).map(shard).collect(),
             rounds: [const { AtomicUsize::new(0) }; LISTS],
             ghost: Ghost::new(PinnedArray::new(ghost::length(count))?),
         })
+    }
+
+    /// The shard that a descriptor belongs to.
+    fn shard_of(&self, id: DescriptorId) -> usize {
+        (id.0 as usize / RUN) & (self.shards.len() - 1)
+    }
+
+    /// All shards, from this one on.
+    fn shards_from(&self, start: usize) -> impl Iterator<Item = usize> + use<> {
+        let count = self.shards.len();
+        (0..count).map(move |offset| start.wrapping_add(offset) & (count - 1))
+    }
+
+    /// The shard that a page's descriptor should be of: one for neighbours, and others for pages
+    /// that lie in equal steps.
+    fn shard_for(&self, page: PageNo) -> usize {
+        let run = page.0 as usize / RUN;
+        let run = run ^ run >> 16;
+        let run = run ^ run >> 8;
+        (run ^ run >> 4) & (self.shards.len() - 1)
     }
 
     /// Bytes of DRAM that the descriptors and the ghost take.
@@ -191,7 +203,7 @@ impl Descriptors {
 
     /// Takes a descriptor, in no list, for a new object; none when all are in use.
     pub(super) fn take(&self, page: PageNo) -> Option<DescriptorId> {
-        shards_from(shard_for(page)).find_map(|shard| {
+        self.shards_from(self.shard_for(page)).find_map(|shard| {
             let _locked = self.shards[shard].lists.lock();
             let id = self.free.take(shard)?;
             self.get(id).begin_generation(self.generation.load(Ordering::Relaxed));
@@ -216,7 +228,7 @@ impl Descriptors {
     /// Drops the RAM of a group of descriptors, if all are free.
     fn drop_group(&self, group: usize, zapper: &Zapper) {
         let runs = group * GROUP_RUNS..(group + 1) * GROUP_RUNS;
-        let lock = |run: usize| self.shards[run % SHARDS].lists.lock();
+        let lock = |run: usize| self.shards[run & (self.shards.len() - 1)].lists.lock();
         let free = |run: &usize| {
             let _locked = lock(*run);
             self.free.withhold(*run)
@@ -253,7 +265,7 @@ impl Descriptors {
 
     /// Moves a descriptor to the tail of a list from its present place.
     pub(super) fn move_to(&self, id: DescriptorId, list: List) {
-        let mut lists = self.shards[shard_of(id)].lists.lock();
+        let mut lists = self.shards[self.shard_of(id)].lists.lock();
         self.relink(&mut lists, id, list);
     }
 
@@ -271,9 +283,10 @@ impl Descriptors {
     /// positions of threads that do so now. A short list has short runs, so that its youngest
     /// objects do not leave with its oldest.
     pub fn round(&self, list: List, length: usize, count: usize) -> Round {
-        let run = (length / SHARDS / RUN_PART).clamp(1, RUN);
+        let shards = self.shards.len();
+        let run = (length / shards / RUN_PART).clamp(1, RUN);
         let runs = &self.rounds[list.at()];
-        Round { at: runs.fetch_add(count.div_ceil(run), Ordering::Relaxed) % SHARDS * run, run }
+        Round { at: runs.fetch_add(count.div_ceil(run), Ordering::Relaxed) % shards * run, run }
     }
 
     /// Fills `found` with the oldest pages of one of the page buffer's lists, a run of the round's
@@ -288,7 +301,7 @@ impl Descriptors {
     ) -> usize {
         let (start, most) = round.next_run(found.len());
         let found = &mut found[..most];
-        let taken = shards_from(start).find_map(|shard| {
+        let taken = self.shards_from(start).find_map(|shard| {
             let shard = &self.shards[shard];
             let ends = &mut shard.lists.lock()[list.at()];
             let count = found.len().min(shard.length(list) as usize);
@@ -331,9 +344,9 @@ impl Descriptors {
     /// does not leave, the caller says so with `keep_in_cache`.
     pub fn next_to_leave(&self, round: &mut Round, patience: &mut u32) -> Option<DescriptorId> {
         let (start, _) = round.next_run(1);
-        shards_from(start).find_map(|shard| self.leave_shard(shard, patience)).or_else(|| {
+        self.shards_from(start).find_map(|shard| self.leave_shard(shard, patience)).or_else(|| {
             // All objects were chosen before, and no thread has said that its choice stays.
-            shards_from(start).find_map(|shard| {
+            self.shards_from(start).find_map(|shard| {
                 let mut lists = self.shards[shard].lists.lock();
                 let head = Some(lists[List::CacheLeaving.at()].head).filter(|&head| head != NONE);
                 let id = DescriptorId(head?);
@@ -380,7 +393,7 @@ impl Descriptors {
         if !is_leaving() {
             return;
         }
-        let mut lists = self.shards[shard_of(id)].lists.lock();
+        let mut lists = self.shards[self.shard_of(id)].lists.lock();
         if is_leaving() {
             self.relink(&mut lists, id, List::CacheMain);
         }
@@ -389,7 +402,7 @@ impl Descriptors {
     /// Gives a descriptor back: state `Free`, waiters woken, in no list.
     pub(super) fn release(&self, id: DescriptorId) {
         self.get(id).change(State::Free);
-        let mut lists = self.shards[shard_of(id)].lists.lock();
+        let mut lists = self.shards[self.shard_of(id)].lists.lock();
         self.unlink(&mut lists, id);
         self.free.give(id);
     }
@@ -423,7 +436,7 @@ impl Descriptors {
             self.all[ends.tail as usize].next.store(id.0, Ordering::Relaxed);
         }
         ends.tail = id.0;
-        let length = &self.shards[shard_of(id)].lengths[list.at()];
+        let length = &self.shards[self.shard_of(id)].lengths[list.at()];
         length.store(length.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
@@ -434,7 +447,7 @@ impl Descriptors {
             return;
         }
         let at = usize::from(list) - 1;
-        let (ends, length) = (&mut lists[at], &self.shards[shard_of(id)].lengths[at]);
+        let (ends, length) = (&mut lists[at], &self.shards[self.shard_of(id)].lengths[at]);
         length.store(length.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
         let next = descriptor.next.load(Ordering::Relaxed);
         let previous = descriptor.previous.load(Ordering::Relaxed);

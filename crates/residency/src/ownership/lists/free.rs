@@ -19,7 +19,6 @@ use crate::ownership::descriptor::{Descriptor, DescriptorId};
 
 /// Adjacent descriptors whose bits are one word, and which belong to one shard.
 pub(super) const RUN: usize = 64;
-pub(super) const SHARDS: usize = 16;
 /// Runs whose descriptors are whole pages of RAM together.
 pub(super) const GROUP_RUNS: usize = 4;
 const GROUP: usize = GROUP_RUNS * RUN;
@@ -30,6 +29,8 @@ const ALL: u64 = u64::MAX;
 /// See the file's header.
 pub(super) struct FreeDescriptors {
     count: usize,
+    /// Shards, a power of two.
+    shards: usize,
     /// A bit for each descriptor that is in use, or does not exist; a word for each run.
     used: PinnedArray<AtomicU64>,
     /// A bit for each word of `used` that has no bit left; those of a shard lie side by side.
@@ -42,14 +43,15 @@ pub(super) struct FreeDescriptors {
 }
 
 impl FreeDescriptors {
-    /// All of `count` descriptors are free.
-    pub(super) fn new(count: usize) -> Result<FreeDescriptors> {
+    /// All of `count` descriptors are free; their runs belong to so many shards in turn.
+    pub(super) fn new(count: usize, shards: usize) -> Result<FreeDescriptors> {
         let groups = count.div_ceil(GROUP);
         let runs = groups * GROUP_RUNS;
         let free = FreeDescriptors {
             count,
+            shards,
             used: PinnedArray::new(runs)?,
-            full: PinnedArray::new(SHARDS * full_words(runs))?,
+            full: PinnedArray::new(shards * full_words(runs, shards))?,
             in_ram: PinnedArray::new(groups)?,
             groups_in_ram: AtomicUsize::new(0),
             groups_used: AtomicUsize::new(0),
@@ -72,11 +74,11 @@ impl FreeDescriptors {
 
     /// Takes one of the lowest of a shard, which is locked.
     pub(super) fn take(&self, shard: usize) -> Option<DescriptorId> {
-        let words = full_words(self.used.len());
+        let words = full_words(self.used.len(), self.shards);
         let full = &self.full[shard * words..][..words];
         let word = full.iter().position(|word| word.load(Ordering::Relaxed) != ALL)?;
         let bit = full[word].load(Ordering::Relaxed).trailing_ones() as usize;
-        let run = (word * RUN + bit) * SHARDS + shard;
+        let run = (word * RUN + bit) * self.shards + shard;
         let free = !self.used.get(run)?.load(Ordering::Relaxed);
         let bit = free.trailing_zeros() as usize;
         self.set_used(run, 1 << bit);
@@ -155,13 +157,13 @@ impl FreeDescriptors {
     }
 
     fn full_bit(&self, run: usize) -> (&AtomicU64, u64) {
-        let (shard, place) = (run % SHARDS, run / SHARDS);
-        let words = full_words(self.used.len());
+        let (shard, place) = (run & (self.shards - 1), run >> self.shards.trailing_zeros());
+        let words = full_words(self.used.len(), self.shards);
         (&self.full[shard * words + place / RUN], 1 << (place % RUN))
     }
 }
 
 /// Words of `full` for each shard, where there are so many runs.
-fn full_words(runs: usize) -> usize {
-    runs.div_ceil(SHARDS * RUN)
+fn full_words(runs: usize, shards: usize) -> usize {
+    runs.div_ceil(shards * RUN)
 }

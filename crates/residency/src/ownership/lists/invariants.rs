@@ -27,7 +27,7 @@ impl Descriptors {
                 let (mut previous, mut next, mut length) = (NONE, ends.head, 0);
                 while next != NONE {
                     let (id, descriptor) = (DescriptorId(next), &self.all[next as usize]);
-                    assert_eq!(shard_of(id), number, "{id:?} in {list:?} of another shard");
+                    assert_eq!(self.shard_of(id), number, "{id:?} in {list:?} of another shard");
                     assert_eq!(descriptor.list.load(Ordering::Relaxed), list as u8, "{id:?}");
                     assert_eq!(descriptor.previous.load(Ordering::Relaxed), previous, "{id:?}");
                     look(id, descriptor, list);

@@ -2,11 +2,12 @@
 
 use super::*;
 
+const SHARDS: usize = 16;
 /// Two runs of descriptors in each shard.
 const OBJECTS: u32 = (2 * RUN * SHARDS) as u32;
 
 fn cached(reuse: impl Fn(u32) -> u8) -> Descriptors {
-    let descriptors = Descriptors::new(OBJECTS as usize).unwrap();
+    let descriptors = Descriptors::in_shards(OBJECTS as usize, SHARDS).unwrap();
     descriptors.ghost.grow(replacement::ghost_length(OBJECTS as usize));
     for page in 0..OBJECTS {
         let id = descriptors.take(PageNo(page)).unwrap();
@@ -93,7 +94,7 @@ fn what_was_chosen_is_not_chosen_again_until_it_stays() {
 
 #[test]
 fn runs_are_taken_in_order_of_arrival_and_all_of_them_come_round_again() {
-    let descriptors = Descriptors::new(OBJECTS as usize).unwrap();
+    let descriptors = Descriptors::in_shards(OBJECTS as usize, SHARDS).unwrap();
     for page in 0..OBJECTS {
         let id = descriptors.take(PageNo(page)).unwrap();
         descriptors.get(id).begin(PageNo(page), None);
@@ -130,6 +131,10 @@ fn runs_are_taken_in_order_of_arrival_and_all_of_them_come_round_again() {
 /// RAM dropped looks as it did before.
 #[test]
 fn free_descriptors_give_their_ram_back_and_nobody_takes_one_for_what_it_was() {
+    [SHARDS, SHARDS_MAX].into_iter().for_each(come_and_go_beside_trim);
+}
+
+fn come_and_go_beside_trim(shards: usize) {
     const COUNT: u32 = 64 << 10;
     let (zapper, begin) = (Zapper::new(), |descriptors: &Descriptors, page: u32| {
         let id = descriptors.take(PageNo(page)).unwrap();
@@ -137,7 +142,7 @@ fn free_descriptors_give_their_ram_back_and_nobody_takes_one_for_what_it_was() {
         descriptors.move_to(id, List::Probation);
         id
     });
-    let descriptors = Descriptors::new(COUNT as usize).unwrap();
+    let descriptors = Descriptors::in_shards(COUNT as usize, shards).unwrap();
     let all: Vec<_> = (0..COUNT).map(|page| begin(&descriptors, page)).collect();
     assert_eq!(descriptors.take(PageNo(0)), None, "there are no more");
     let before = descriptors.free.bytes();
