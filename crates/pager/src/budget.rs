@@ -28,19 +28,19 @@ pub(crate) const HEAP_BYTES_PER_PAGE: usize = 5;
 const GHOST_BYTES: usize = 8;
 /// RAM of the process beside all that is counted: stacks of workers and what the kernel keeps
 /// for them, descriptions of mappings and their page tables, first pages of tables, our own heap.
-/// It was measured with one evictor, and is a bound (docs/decisions/0015-fixed-costs.md).
+/// It was measured with one evictor and three fetchers, and is a bound
+/// (docs/decisions/0015-fixed-costs.md).
 const OTHER_BYTES: usize = 704 << 10;
-/// And that for each further evictor.
-const EVICTOR_BYTES: usize = 48 << 10;
+/// And that for each further one.
+const WORKER_BYTES: usize = 48 << 10;
 
-/// Threads that can evict at the same time, at most.
-const CONTEXTS_MAX: usize = 16;
-/// The first so many processors have a context each; of the others so many share one.
-const CPUS_WITH_CONTEXT: usize = 4;
-const CPUS_PER_CONTEXT: usize = 4;
-/// One worker evicts for so many processors, within limits.
-const CPUS_PER_EVICTOR: usize = 8;
-const EVICTORS_MAX: usize = 4;
+/// Evictions that run at the same time, at most. Beyond, the kernel's locks of the process decide.
+const CONTEXTS_MAX: usize = 64;
+/// Of so many contexts one is a worker's; the others are for faulting threads.
+const CONTEXTS_PER_EVICTOR: usize = 2;
+/// For each so many contexts, a fetcher, and at least so many fetchers.
+const CONTEXTS_PER_FETCHER: usize = 4;
+const FETCHERS_LEAST: usize = 3;
 /// The page buffer has room free for a batch or two, and the pages of a batch are in a pipe, still
 /// as part of the page buffer, while they have slots of the cache. So small budgets have fewer
 /// contexts, and smaller batches.
@@ -121,21 +121,27 @@ pub(crate) fn contexts(budget: usize) -> usize {
     contexts_for(thread::cpu_count(), budget)
 }
 
+/// One for each processor, as far as the budget allows.
 fn contexts_for(cpus: usize, budget: usize) -> usize {
-    let further = cpus.saturating_sub(CPUS_WITH_CONTEXT) / CPUS_PER_CONTEXT;
-    let wanted = cpus.min(CPUS_WITH_CONTEXT) + further;
-    wanted.min(budget / BUDGET_BYTES_PER_CONTEXT).clamp(1, CONTEXTS_MAX)
+    cpus.min(budget / BUDGET_BYTES_PER_CONTEXT).clamp(1, CONTEXTS_MAX)
 }
 
-/// Workers that should evict.
-pub(crate) fn evictors_for(cpus: usize, contexts: usize) -> usize {
-    (cpus / CPUS_PER_EVICTOR).clamp(1, EVICTORS_MAX).min(contexts)
+/// Workers that evict if they are needed, where there are so many contexts: half as many as
+/// processors, so that the program's threads, for which they evict, have the other half.
+pub(crate) fn evictors(contexts: usize) -> usize {
+    (contexts / CONTEXTS_PER_EVICTOR).max(1)
+}
+
+/// Workers that fetch ahead. They wait for the device most of the time.
+pub(crate) fn fetchers(contexts: usize) -> usize {
+    (contexts / CONTEXTS_PER_FETCHER).max(FETCHERS_LEAST)
 }
 
 /// Bytes that are known before the program runs and not measured later; with so many contexts.
+/// Workers that were never needed do not run, but may come.
 pub(crate) fn other_bytes(contexts: usize) -> usize {
-    let further = evictors_for(thread::cpu_count(), contexts) - 1;
-    OTHER_BYTES + further * EVICTOR_BYTES + contexts * CONTEXT_BYTES
+    let further = evictors(contexts) - 1 + fetchers(contexts) - FETCHERS_LEAST;
+    OTHER_BYTES + further * WORKER_BYTES + contexts * CONTEXT_BYTES
 }
 
 /// Pages that leave the page buffer together.
@@ -200,12 +206,13 @@ mod tests {
     #[test]
     fn evictions_follow_the_processors_and_the_budget() {
         let contexts = [1, 2, 4, 8, 16, 64, 512].map(|cpus| contexts_for(cpus, 16 * GIB));
-        assert_eq!(contexts, [1, 2, 4, 5, 7, 16, 16]);
+        assert_eq!(contexts, [1, 2, 4, 8, 16, 64, 64]);
         let budgets = [8 << 20, 32 << 20, 64 << 20, GIB].map(|budget| contexts_for(64, budget));
-        assert_eq!(budgets, [1, 2, 4, 16]);
-        let evictors = [1, 2, 8, 16, 32, 512].map(|cpus| evictors_for(cpus, 16));
-        assert_eq!(evictors, [1, 1, 1, 2, 4, 4]);
-        assert_eq!(evictors_for(64, 1), 1, "each has a context to itself");
+        assert_eq!(budgets, [1, 2, 4, 64]);
+        assert_eq!([1, 2, 4, 8, 16, 64].map(evictors), [1, 1, 2, 4, 8, 32]);
+        assert_eq!([1, 2, 8, 16, 64].map(fetchers), [3, 3, 3, 4, 16]);
+        let most = other_bytes(contexts_for(64, GIB)) - other_bytes(1);
+        assert!(most < GIB / 100, "{most}");
     }
 
     #[test]

@@ -206,7 +206,7 @@ impl Pager {
             || when == When::InCut && self.capture.next_full(0).is_some()
         {
             let passage = (when == When::Before).then(|| self.gate.enter(Level::Mover));
-            let mut packer = self.packer();
+            let Some(mut packer) = self.packer(false) else { continue };
             let mut writer = match when {
                 When::Before => self.residency.store.writer(Head::Fresh)?,
                 When::InCut => self.writer_in_cut()?,

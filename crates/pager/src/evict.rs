@@ -30,11 +30,21 @@ use crate::evict::context::{DIRECT_PAGES, EvictionContext};
 use crate::gate::Level;
 use crate::moves::Moves;
 use crate::pager::Pager;
+use crate::patience::Patience;
 use crate::trace::Happened;
 
 /// While some pages cannot be evicted, so many others stay: an instruction and all its operands
 /// must fit at the same time.
 const EVICTABLE_MIN: usize = 32;
+
+/// How often one eviction makes room in the cache. The pages of the largest batch, compressed, take
+/// no more than the objects that leave in four.
+const RECLAIMS_MAX: u32 = 8;
+/// The same for a thread of the program, which has 64 pages and waits for nobody.
+const RECLAIMS_AT_ONCE: u32 = 2;
+/// If it finds no room for so many pages, it takes none: each flush of TLBs interrupts all
+/// processors, and others that have the log make room.
+const AT_ONCE_LEAST: usize = DIRECT_PAGES / 4;
 
 /// Page tables are left alone up to this part of the budget, or up to the size of the page buffer.
 const PAGE_TABLES_PART: usize = 32;
@@ -53,33 +63,41 @@ enum Became {
 impl Pager {
     /// One step of the evictor with this number: takes out one batch if the page buffer is above
     /// its mark. False if no page left: there was nothing to evict, or nothing that can be evicted.
+    /// Its context is its own; a thread that found it idle has it for one piece at most.
     pub fn evict(&self, evictor: usize, moves: &mut Moves) -> Result<bool, StoreError> {
         if self.residency.frames.page_buffer.excess(true) == 0 {
             return Ok(false);
         }
         let mut context = self.contexts[evictor % self.contexts.len()].lock();
-        let evicted =
-            self.evict_batch(&mut context, budget::batch_pages(self.budget.bytes()), moves);
+        let want = budget::batch_pages(self.budget.bytes());
+        let evicted = self.evict_batch(&mut context, want, Patience::Waits, moves);
         drop(context);
         self.residency.frames.page_buffer.note_end();
         evicted
     }
 
-    /// For a faulting thread at the ceiling: evicts a batch itself, unless another thread has made
-    /// room meanwhile. None if as many threads evict as may at a time.
-    pub(crate) fn evict_directly(&self, moves: &mut Moves) -> Option<Result<bool, StoreError>> {
+    /// For a faulting thread at the ceiling: evicts a few pages itself, unless another thread has
+    /// made room meanwhile. None if as many threads evict as may at a time.
+    pub(crate) fn evict_directly(
+        &self,
+        patience: Patience,
+        moves: &mut Moves,
+    ) -> Option<Result<bool, StoreError>> {
         self.signal_eviction();
-        // Each thread tries another context first.
-        let (count, lane) = (self.contexts.len(), tls::lane());
-        let mut context =
-            (0..count).find_map(|offset| self.contexts[(lane + offset) % count].try_lock())?;
+        // The first evictor may be busy with something else.
+        self.workers.call_helper();
+        // Each thread tries another context first, and those of the evictors last.
+        let (of_evictors, others) = self.contexts.split_at(budget::evictors(self.contexts.len()));
+        let (others, skipped) = (others.iter().cycle(), tls::lane() % others.len().max(1));
+        let rest = others.skip(skipped).take(self.contexts.len() - of_evictors.len());
+        let mut context = rest.chain(of_evictors).find_map(|context| context.try_lock())?;
         let has_room =
             self.residency.frames.page_buffer.pages() < self.residency.frames.page_buffer.limit();
         let evicted = if has_room {
             Ok(true)
         } else {
             moves.direct += 1;
-            self.evict_batch(&mut context, DIRECT_PAGES, moves)
+            self.evict_batch(&mut context, DIRECT_PAGES, patience, moves)
         };
         drop(context);
         self.residency.frames.page_buffer.note_end();
@@ -90,6 +108,7 @@ impl Pager {
         &self,
         context: &mut EvictionContext,
         want: usize,
+        patience: Patience,
         moves: &mut Moves,
     ) -> Result<bool, StoreError> {
         // The evictor takes the others over. A thread that faults does so only if there would be
@@ -100,7 +119,7 @@ impl Pager {
         let _passage = self.gate.enter(Level::Mover);
         let (before, set_aside) =
             (moves.evicted(), self.residency.ownership.descriptors.length(List::Unevictable));
-        let start_ns = self.take_out(context, want, moves)?;
+        let start_ns = self.take_out(context, want, patience, moves)?;
         context.press_batch(&self.residency, &self.compression);
         let evict_ns = clock::monotonic_ns() - start_ns;
         // Other threads change these counts as well: a hint.
@@ -120,12 +139,13 @@ impl Pager {
         &self,
         context: &mut EvictionContext,
         want: usize,
+        patience: Patience,
         moves: &mut Moves,
     ) -> Result<u64, StoreError> {
         // A forked child may have been granted a smaller pipe than its parent.
         let want = want.min(context.extractor.batch());
         let candidates = self.find_candidates(context, want);
-        let with_slots = self.take_slots(context, candidates, moves)?;
+        let with_slots = self.take_slots(context, candidates, patience, moves)?;
         let start_ns = clock::monotonic_ns();
         let victims = self.claim_victims(context, with_slots);
         if victims > 0 {
@@ -234,15 +254,21 @@ impl Pager {
     }
 
     /// Takes a cache slot for each of the first `count` candidates, reclaiming if need be; returns
-    /// how many got one. Done before anything is owned, since reclaim may wait for the log.
+    /// how many got one. Done before anything is owned, since reclaim may wait for the log. What it
+    /// frees others may take: it does not do their work for ever.
     fn take_slots(
         &self,
         context: &mut EvictionContext,
         count: usize,
+        patience: Patience,
         moves: &mut Moves,
     ) -> Result<usize, StoreError> {
         let residency = &self.residency;
         let mut got = 0;
+        let mut reclaims = match patience {
+            Patience::Waits => RECLAIMS_MAX,
+            Patience::AtOnce => RECLAIMS_AT_ONCE,
+        };
         while got < count {
             let bytes = self.bytes_to_take(residency.frames.page_at(context.victims[got].addr));
             let landing = if bytes == PAGE { context.take_landing(&residency.cache) } else { None };
@@ -251,18 +277,31 @@ impl Pager {
                 got += 1;
                 continue;
             }
-            match self.reclaim(count - got, moves) {
+            if reclaims == 0 && (got > 0 || patience == Patience::AtOnce) {
+                break;
+            }
+            reclaims = reclaims.saturating_sub(1);
+            match self.reclaim(count - got, patience, moves) {
                 Ok(false) if !context.free_landings(&residency.cache) => break,
                 Ok(_) => {}
                 Err(_) if got > 0 => break,
                 Err(error) => return Err(error),
             }
         }
+        if patience == Patience::AtOnce && got < count.min(AT_ONCE_LEAST) {
+            for &slot in &context.slots[..got] {
+                drop(residency.cache.slot(slot));
+            }
+            return Ok(0);
+        }
         // Room for them compressed. If there is none they stay as they are.
         while self.compression.is_on()
+            && reclaims > 0
             && residency.cache.free_bytes() < got * context.expected()
-            && matches!(self.reclaim(got, moves), Ok(true))
-        {}
+            && matches!(self.reclaim(got, patience, moves), Ok(true))
+        {
+            reclaims -= 1;
+        }
         Ok(got)
     }
 

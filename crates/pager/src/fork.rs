@@ -53,6 +53,7 @@ impl Pager {
         // SAFETY: by our contract.
         unsafe { self.gate.forget_others() };
         residency.staging.all().iter().for_each(|pool| pool.forget_others());
+        self.workers.forget_others();
         // What the parent counted is the parent's.
         residency.counters.clear();
         residency.trace.become_child();

@@ -17,6 +17,7 @@ mod gate;
 mod lanes;
 mod moves;
 mod pager;
+mod patience;
 mod reclaim;
 #[cfg(all(test, feature = "schedules"))]
 mod schedules;

@@ -18,7 +18,7 @@ use deepheap_residency::staging::StagingPools;
 use deepheap_store::{BLOCK_BYTES, Store};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::padded::Padded;
-use deepheap_sys::memory::page_extractor::pipe_sees_stores;
+use deepheap_sys::memory::page_extractor::{BATCH_MAX, pipe_sees_stores};
 use deepheap_sys::memory::userfaultfd::{Userfaultfd, feature};
 use deepheap_sys::threads::lock::Lock;
 
@@ -30,7 +30,7 @@ use crate::budget::{self, Budget};
 use crate::calls::pins::Pins;
 use crate::checkpoint::capture::Capture;
 use crate::evict::compression::{Compress, Compression};
-use crate::evict::context::EvictionContext;
+use crate::evict::context::{DIRECT_PAGES, EvictionContext};
 use crate::fault::sources::Sources;
 use crate::gate::{Forking, Gate, Level};
 use crate::lanes::Lanes;
@@ -133,8 +133,12 @@ impl Pager {
         // little.
         let objects_max = (bytes / SLOT_LEAST + 4096).min(DESCRIPTORS_MAX);
         let parts = || -> Result<Pager, Errno> {
-            let contexts = (0..budget::contexts(bytes))
-                .map(|_| Ok(Padded(Lock::new(EvictionContext::new()?))))
+            let contexts = budget::contexts(bytes);
+            let evictors = budget::evictors(contexts);
+            // The evictors' come first: the pipes of a user have so many pages together.
+            let most = |context| if context < evictors { BATCH_MAX } else { DIRECT_PAGES };
+            let contexts = (0..contexts)
+                .map(|context| Ok(Padded(Lock::new(EvictionContext::new(most(context))?))))
                 .collect::<Result<Box<[_]>, Errno>>()?;
             Ok(Pager {
                 residency: Residency {
@@ -320,19 +324,32 @@ impl Pager {
         self.workers.wait_unless(has_work, limit);
     }
 
-    /// The first evictor calls it from time to time while it evicts: wakes one more evictor if the
-    /// page buffer is still above its high-water mark.
-    pub fn ask_for_help(&self) {
-        if self.is_behind() {
-            self.workers.wake_helper();
-        }
+    /// Each evictor calls it before a batch: calls one more if that is of use. It is if the page
+    /// buffer is above its high-water mark after a batch (`has_evicted`), or by more than the
+    /// batches of those at work. So there are soon as many as keep a part of it free. True if one
+    /// more would be of use and all helpers that there are evict already.
+    pub fn ask_for_help(&self, has_evicted: bool) -> bool {
+        let page_buffer = &self.residency.frames.page_buffer;
+        let at_work = (1 + self.workers.helping()) * budget::batch_pages(self.budget.bytes());
+        let most = if has_evicted { 0 } else { at_work };
+        let is_of_use = page_buffer.excess(false) > most;
+        is_of_use && self.workers.call_helper()
     }
 
-    /// The loop of another evictor: sleeps until it is asked for help, then evicts until the page
-    /// buffer is below its high-water mark. It reports no errors: the first evictor meets the same
-    /// ones.
-    pub fn help(&self, evictor: usize, moves: &mut Moves) {
-        self.workers.help(|| self.is_behind() && matches!(self.evict(evictor, moves), Ok(true)));
+    /// The loop of another evictor: sleeps until it is called, then evicts until the page buffer is
+    /// at its low mark, or nothing can be evicted. It reports no errors: the first evictor meets
+    /// the same ones. `note` gets what was moved since it was called last, and whether one more
+    /// helper should be started.
+    pub fn help(&self, evictor: usize, mut note: impl FnMut(&Moves, bool)) {
+        let mut has_evicted = false;
+        let mut moves = Moves::default();
+        self.workers.help(|| {
+            let starts_one = self.ask_for_help(has_evicted);
+            note(&core::mem::take(&mut moves), starts_one);
+            has_evicted = matches!(self.evict(evictor, &mut moves), Ok(true));
+            has_evicted
+        });
+        note(&moves, false);
     }
 
     /// Has the loops of workers return: a heap is about to be closed. To be called until they have.

@@ -18,11 +18,13 @@ use deepheap_residency::ownership::{CameBy, DescriptorId, Flag, List, Owned, UNK
 use deepheap_store::{Block, Content, ContentHash, Head, PACKED_MAX, Store, StoreError, Writer};
 use deepheap_sys::memory::page_extractor::BATCH_MAX;
 use deepheap_sys::threads::lock::Guard;
+use deepheap_sys::threads::tls;
 
 use crate::PAGE;
 use crate::budget::rebalance::raise_cache_limit;
 use crate::moves::Moves;
 use crate::pager::Pager;
+use crate::patience::Patience;
 use crate::reclaim::compact::compact;
 use crate::reclaim::packer::{Builder, Packer};
 use crate::tier::Chosen;
@@ -31,19 +33,29 @@ use crate::trace::Happened;
 /// The least number of objects that leave together: a few blocks of small ones.
 const RECLAIM_LEAST: usize = 128;
 
+/// The way to room in a log.
+#[derive(Clone, Copy)]
+enum Way<'a> {
+    /// The thread waits for it.
+    Waits(&'a Pager),
+    /// It may wait for the head, and for the device to give space.
+    Tries,
+    /// It waits for nothing.
+    AtOnce,
+}
+
 /// The path to a tier: a writer, or why there is none. A thread has one at a time: a writer has the
 /// head of its tier, and the other tier's may have to be waited for.
 struct Log<'a> {
     tier: &'a Store,
-    /// The pager, if a thread waits for room; otherwise objects stay when there is none at once.
-    waits: Option<&'a Pager>,
+    way: Way<'a>,
     writer: Option<Writer<'a>>,
     failure: Option<StoreError>,
 }
 
 impl<'a> Log<'a> {
-    fn of(tier: &'a Store, waits: Option<&'a Pager>) -> Log<'a> {
-        Log { tier, waits, writer: None, failure: None }
+    fn of(tier: &'a Store, way: Way<'a>) -> Log<'a> {
+        Log { tier, way, writer: None, failure: None }
     }
 
     /// Secures room for one block, waiting for it if need be; the caller owns nothing.
@@ -53,9 +65,10 @@ impl<'a> Log<'a> {
             return;
         }
         drop(self.writer.take());
-        let writer = match self.waits {
-            Some(pager) => pager.fresh_writer(self.tier).map(Some),
-            None => self.tier.try_writer(Head::Fresh),
+        let writer = match self.way {
+            Way::Waits(pager) => pager.fresh_writer(self.tier).map(Some),
+            Way::Tries => self.tier.try_writer(Head::Fresh),
+            Way::AtOnce => Writer::at_once(self.tier, Head::Fresh),
         };
         match writer {
             Ok(ready) => self.writer = ready,
@@ -71,11 +84,16 @@ impl<'a> Log<'a> {
 impl Pager {
     /// Frees about `want` cache slots (one batch at most); false if none. An error means that
     /// changed objects cannot be written and no clean ones were found either.
-    pub(crate) fn reclaim(&self, want: usize, moves: &mut Moves) -> Result<bool, StoreError> {
+    pub(crate) fn reclaim(
+        &self,
+        want: usize,
+        patience: Patience,
+        moves: &mut Moves,
+    ) -> Result<bool, StoreError> {
         Ok(compact(&self.residency)
             || raise_cache_limit(self)
-            || self.reclaim_objects(want, moves)?
-            || self.free_kept_slots())
+            || self.reclaim_objects(want, patience, moves)?
+            || patience == Patience::Waits && self.free_kept_slots())
     }
 
     /// Frees the slots that are kept without an object: spares, and landing slots of evictions that
@@ -95,10 +113,23 @@ impl Pager {
     pub(crate) fn reclaim_objects(
         &self,
         want: usize,
+        patience: Patience,
         moves: &mut Moves,
     ) -> Result<bool, StoreError> {
-        let mut packer = self.packer();
+        // What goes to a second tier is chosen without the head of the first one.
+        let at_once =
+            patience == Patience::AtOnce && self.residency.store.second_tier_to_fill().is_none();
+        let Some(mut packer) = self.packer(at_once) else { return Ok(false) };
         let packer = &mut *packer;
+        let way = if at_once { Way::AtOnce } else { Way::Waits(self) };
+        let mut log = Log::of(&self.residency.store, way);
+        if at_once {
+            // Before any object is chosen: one that is chosen and then stays counts as used.
+            log.secure();
+            if log.with_room().is_none() && log.failure.is_none() {
+                return Ok(false);
+            }
+        }
         // Few objects would fill no block.
         let want = want.clamp(RECLAIM_LEAST, BATCH_MAX);
         let mut count = 0;
@@ -124,7 +155,6 @@ impl Pager {
         let before = moves.reclaimed();
         let mut chosen = self.tier().choose_sequence(packer, count, sequence);
         let mut freed = self.reclaim_sequence(packer, count, &mut chosen, moves);
-        let mut log = Log::of(&self.residency.store, Some(self));
         packer.packing.clear();
         for index in (0..count).chain(BATCH_MAX..BATCH_MAX + chosen.to_store) {
             if index < count && packer.is_sequence[index] {
@@ -155,7 +185,7 @@ impl Pager {
         moves: &mut Moves,
     ) -> usize {
         let Some(second) = self.residency.store.second_tier() else { return 0 };
-        let mut log = Log::of(second, None);
+        let mut log = Log::of(second, Way::Tries);
         packer.packing.clear();
         let first = BATCH_MAX + chosen.to_store;
         let mut freed = 0;
@@ -218,9 +248,10 @@ impl Pager {
         }
     }
 
-    pub(crate) fn packer(&self) -> Guard<'_, Packer> {
+    /// A packer that no thread uses; none if there is none `at_once`.
+    pub(crate) fn packer(&self, at_once: bool) -> Option<Guard<'_, Packer>> {
         let free = self.packers.iter().find_map(|packer| packer.try_lock());
-        free.unwrap_or_else(|| self.packers[0].lock())
+        free.or_else(|| (!at_once).then(|| self.packers[tls::lane() % self.packers.len()].lock()))
     }
 
     /// Moves one owned object out of the cache. False if it must be written and cannot be now: then

@@ -21,6 +21,7 @@
 //! It cannot find errors that need weaker memory orders than sequential consistency, nor errors in
 //! the child of a fork.
 
+mod at_once;
 mod calls;
 mod checkpoints;
 mod coroutines;
@@ -437,7 +438,7 @@ impl World {
         while !self.is_done() {
             self.pager.wait_for_eviction(None);
             while self.pager.must_evict() && !self.is_done() {
-                self.pager.ask_for_help();
+                self.pager.ask_for_help(moves.evicted() > 0);
                 if !self.pager.evict(0, &mut moves).expect("room") {
                     deepheap_sys::threads::thread::yield_now();
                 }
@@ -446,9 +447,8 @@ impl World {
     }
 
     fn helper(&self) {
-        let mut moves = Moves::default();
         while !self.is_done() {
-            self.pager.help(1, &mut moves);
+            self.pager.help(1, |_, _| {});
             let _passage = self.pager.gate.enter(Level::Mover);
             self.pager.residency.cache.end_spares();
         }
@@ -490,7 +490,7 @@ impl World {
         self.is_done.store(true, Ordering::Relaxed);
         while self.working.load(Ordering::Relaxed) > 0 {
             self.pager.workers.wake_evictor();
-            self.pager.workers.wake_helper();
+            self.pager.workers.call_helper();
             self.pager.residency.store.stop_waiting();
             let _ = self.pager.ahead.queues.ask_for(PageNo(0), Direction::Up);
             deepheap_sys::threads::thread::yield_now();

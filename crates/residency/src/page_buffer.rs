@@ -40,7 +40,7 @@ pub struct PageBuffer {
     /// Threads that wait for a page, and pages that are reserved for them, which are never more.
     waiting: Padded<AtomicU64>,
     /// Changes when a batch of eviction has ended, and when pages are reserved for waiting threads.
-    ended: AtomicU32,
+    ended: Padded<AtomicU32>,
 }
 
 /// Pages that are reserved in the page buffer. Unused pages go back when this is dropped.
@@ -93,7 +93,7 @@ impl PageBuffer {
     pub fn new(limit: usize, batch: usize) -> PageBuffer {
         let [resident, unevictable] = [const { AtomicUsize::new(0) }; 2];
         let (resident, limit) = (Padded(resident), AtomicUsize::new(limit));
-        let (waiting, ended) = (Padded(AtomicU64::new(0)), AtomicU32::new(0));
+        let (waiting, ended) = (Padded(AtomicU64::new(0)), Padded(AtomicU32::new(0)));
         PageBuffer { resident, limit, batch, unevictable, waiting, ended }
     }
 
@@ -159,16 +159,24 @@ impl PageBuffer {
         };
         let _ = self.waiting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, grant);
         self.unreserve(pages - granted as usize);
-        self.note_end();
+        if granted > 0 {
+            self.wake(granted as u32);
+        }
     }
 
-    /// A batch has ended, and its eviction context is free: threads that wait look again. Each has
-    /// joined, then read `ended`, then looked; we have changed what it looks at, and then look
-    /// for it: one of us sees the other.
+    /// A batch has ended, and its eviction context is free: one thread that waits looks again.
     pub fn note_end(&self) {
+        self.wake(1);
+    }
+
+    /// As many threads that wait look again as there is something for. Each has joined, then read
+    /// `ended`, then looked; we have changed what it looks at, and then look for it: one of us sees
+    /// the other. A thread that does not sleep yet may take what a woken one comes for, which then
+    /// looks further, as any that waits. To wake all would have hundreds come for a few pages.
+    fn wake(&self, threads: u32) {
         self.ended.fetch_add(1, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
-            futex::wake(&self.ended, i32::MAX as u32);
+            futex::wake(&self.ended, threads);
         }
     }
 

@@ -16,7 +16,7 @@
 //! Threads: any. `growth` serialises the slow path; it is never held while managed memory is
 //! touched, and signals are blocked while it is held.
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::path::PathBuf;
 
 use deepheap_heap::{Heap, PAGE, PageNo, SPAN};
@@ -93,8 +93,12 @@ pub(crate) struct Threads {
     pub(crate) running: AtomicUsize,
     /// How many of `workers::others` were started.
     pub(crate) others_started: AtomicUsize,
-    /// Evictors that help.
+    /// Evictors that help, running or about to.
     pub(crate) helpers: AtomicUsize,
+    /// A helper was started and does not run yet.
+    pub(crate) helper_comes: AtomicBool,
+    /// When the system had no room for one more, or 0.
+    pub(crate) helper_refused_ns: AtomicU64,
     /// All that were started for a durable heap; its close waits for their end.
     pub(crate) to_join: Lock<Vec<ThreadId>>,
 }
@@ -105,6 +109,7 @@ impl Threads {
         for count in [&self.running, &self.others_started, &self.helpers] {
             count.store(0, Ordering::Relaxed);
         }
+        self.helper_comes.store(false, Ordering::Relaxed);
     }
 }
 

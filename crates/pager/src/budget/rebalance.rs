@@ -16,19 +16,19 @@ use deepheap_store::Store;
 use deepheap_sys::faults::handler_stack;
 use deepheap_sys::memory::page_extractor::BATCH_MAX;
 use deepheap_sys::threads::atomic::Ordering;
-use deepheap_sys::threads::thread;
 
 use crate::PAGE;
 use crate::ahead::History;
 use crate::budget::balancer::Shares;
 use crate::budget::{
-    HEAP_BYTES_PER_PAGE, PAGE_TABLE_BYTES_PER_PAGE, Usage, evictors_for, other_bytes,
+    HEAP_BYTES_PER_PAGE, PAGE_TABLE_BYTES_PER_PAGE, Usage, evictors, fetchers, other_bytes,
 };
 use crate::fault::report::{FaultKind, FaultReport};
 use crate::gate::Level;
 use crate::lanes::Lanes;
 use crate::moves::Moves;
 use crate::pager::Pager;
+use crate::patience::Patience;
 use crate::trace::Happened;
 
 /// Page buffer and cache keep this part of what all else leaves of the budget, however large the
@@ -181,7 +181,7 @@ impl Pager {
     pub fn trim_cache(&self, moves: &mut Moves) -> bool {
         let _passage = self.gate.enter(Level::Mover);
         while self.residency.cache.is_over_limit() {
-            if !matches!(self.reclaim(BATCH_MAX, moves), Ok(true)) {
+            if !matches!(self.reclaim(BATCH_MAX, Patience::Waits, moves), Ok(true)) {
                 return false;
             }
         }
@@ -236,9 +236,10 @@ impl Pager {
         self.residency.trace.note_fault(happened, page, report.passed, (start_ns, ns));
     }
 
-    /// How many workers should evict; all but the first only help.
-    pub fn evictors(&self) -> usize {
-        evictors_for(thread::cpu_count(), self.contexts.len())
+    /// How many workers may evict, the first one and its helpers, and how many should fetch ahead.
+    pub fn worker_counts(&self) -> (usize, usize) {
+        let contexts = self.contexts.len();
+        (evictors(contexts), fetchers(contexts))
     }
 
     /// Gives back the RAM of staging buffers and handler stacks that no thread used since the last

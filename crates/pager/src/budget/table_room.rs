@@ -16,6 +16,7 @@ use deepheap_sys::threads::waits::{Cause, Wait};
 use crate::gate::Level;
 use crate::moves::Moves;
 use crate::pager::Pager;
+use crate::patience::Patience;
 
 /// How many pages above the limit are the evictor's alone: beyond, each thread makes room itself.
 const SLACK: usize = 64;
@@ -70,7 +71,7 @@ impl Pager {
                 return true;
             }
             // An object that cannot be written stays, and so does its page of the table.
-            match self.reclaim_objects(OBJECTS, moves) {
+            match self.reclaim_objects(OBJECTS, Patience::Waits, moves) {
                 Ok(false) | Err(_) => return false,
                 Ok(true) => {}
             }

@@ -31,6 +31,7 @@ use crate::fault::flight::{Flight, Landed};
 use crate::gate::Level;
 use crate::moves::Moves;
 use crate::pager::Pager;
+use crate::patience::Patience;
 
 /// A set of pieces of a call, a bit each, by position.
 pub(crate) type Pieces = u64;
@@ -274,7 +275,7 @@ impl Pager {
             if let Some(slot) = self.residency.cache.take(bytes) {
                 return Ok(Some(slot));
             }
-            if !self.reclaim(RECLAIM_OBJECTS, moves)? {
+            if !self.reclaim(RECLAIM_OBJECTS, Patience::Waits, moves)? {
                 // All objects are in the page buffer, or owned.
                 self.workers.wake_evictor();
                 deepheap_sys::threads::thread::yield_now();

@@ -53,9 +53,10 @@ pub(crate) struct EvictionContext {
 unsafe impl Send for EvictionContext {}
 
 impl EvictionContext {
-    pub(crate) fn new() -> Result<EvictionContext, Errno> {
+    /// A context for so many pages at a time.
+    pub(crate) fn new(pages: usize) -> Result<EvictionContext, Errno> {
         Ok(EvictionContext {
-            extractor: PageExtractor::new()?,
+            extractor: PageExtractor::of(pages)?,
             probes: 1,
             ids: [DescriptorId(0); BATCH_MAX],
             whole: 0,

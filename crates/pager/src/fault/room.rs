@@ -7,6 +7,7 @@ use deepheap_residency::page_buffer::Reserved;
 use deepheap_residency::staging::StagingBuffer;
 use deepheap_store::StoreError;
 use deepheap_sys::faults::handler_stack;
+use deepheap_sys::threads::atomic::Ordering;
 use deepheap_sys::threads::waits::{Cause, Wait};
 
 use crate::PAGE;
@@ -15,6 +16,14 @@ use crate::evict::context::DIRECT_PAGES;
 use crate::fault::report::FaultError;
 use crate::moves::Moves;
 use crate::pager::Pager;
+use crate::patience::Patience;
+
+/// How often a thread waits in line because it could evict nothing without waiting for others.
+const PASSED_OVER_MAX: u32 = 2;
+/// With so few eviction contexts it waits for others at once: there is hardly a queue, and pieces
+/// that are not cut short bring more neighbours together in the log (a scan on two processors is a
+/// tenth faster so: docs/decisions/0027-many-cores.md).
+const FEW_CONTEXTS: usize = 4;
 
 impl Pager {
     /// Reserves one page of the page buffer, evicting in this thread while there is none. If the
@@ -48,7 +57,7 @@ impl Pager {
     ) -> Result<Reserved<'_>, FaultError> {
         const FRUITLESS_MAX: u32 = 256;
         let page_buffer = &self.residency.frames.page_buffer;
-        let (mut fruitless, mut refused) = (0, 0);
+        let (mut fruitless, mut refused, mut passed_over) = (0, 0, 0);
         page_buffer.join();
         let ended = loop {
             let seen = page_buffer.ended();
@@ -63,11 +72,29 @@ impl Pager {
             // Ask before evicting: a child that ends meanwhile gives back the space that we do not
             // find.
             let withheld = self.residency.store.is_pinned();
-            match self.evict_directly(moves) {
+            // While the evictor works, pages come without our waiting for what only one thread at a
+            // time can have. If it does not get along either, we wait as it does: it may be the
+            // store that is full.
+            let may_pass_over = self.contexts.len() > FEW_CONTEXTS
+                && self.workers.has_evictor.load(Ordering::Relaxed);
+            let how = match may_pass_over && passed_over < PASSED_OVER_MAX {
+                true => Patience::AtOnce,
+                false => Patience::Waits,
+            };
+            match self.evict_directly(how, moves) {
                 // Others evict, and their pages go to threads that wait here. To sleep for one of
                 // their locks could take seconds: a free lock goes to the thread that runs just
                 // then.
                 None => {
+                    page_buffer.wait(seen);
+                    continue;
+                }
+                Some(Ok(false)) if how == Patience::AtOnce => {
+                    passed_over += 1;
+                    let seen = page_buffer.ended();
+                    if let Some(reserved) = page_buffer.take() {
+                        return Ok(reserved);
+                    }
                     page_buffer.wait(seen);
                     continue;
                 }

@@ -5,6 +5,7 @@ use deepheap_residency::ownership::Flag;
 
 use super::*;
 use crate::evict::context::EvictionContext;
+use crate::patience::Patience;
 
 #[test]
 fn what_comes_between_publication_and_compression_finds_every_page_as_it_was() {
@@ -14,9 +15,9 @@ fn what_comes_between_publication_and_compression_finds_every_page_as_it_was() {
     // Each touch as a thread of its own: none is a scan.
     let count = |number| world.count(&mut Sequences::default(), 0, number);
     let mut moves = Moves::default();
-    let mut context = EvictionContext::new().expect("a pipe");
-    let mut second = EvictionContext::new().expect("a pipe");
     const PAGES: usize = 8;
+    let mut context = EvictionContext::new(2 * PAGES).expect("a pipe");
+    let mut second = EvictionContext::new(2 * PAGES).expect("a pipe");
     (0..PAGES).for_each(count);
     let place = |number: usize| {
         let page = pager.residency.frames.page_at(world.things[number].address);
@@ -32,7 +33,7 @@ fn what_comes_between_publication_and_compression_finds_every_page_as_it_was() {
     world.touch(&mut sequences, freed, |word| unsafe { word.write_volatile(1) });
 
     let passage = pager.gate.enter(Level::Mover);
-    pager.take_out(&mut context, PAGES + 1, &mut moves).expect("room");
+    pager.take_out(&mut context, PAGES + 1, Patience::Waits, &mut moves).expect("room");
     assert_eq!(
         (moves.evicted(), pager.residency.frames.page_buffer.pages()),
         (PAGES as u32 + 1, 0)
@@ -43,8 +44,8 @@ fn what_comes_between_publication_and_compression_finds_every_page_as_it_was() {
     count(0);
     // A fault, and a second eviction, which compresses.
     count(1);
-    pager.take_out(&mut second, 1, &mut moves).expect("room");
-    pager.take_out(&mut second, 1, &mut moves).expect("room");
+    pager.take_out(&mut second, 1, Patience::Waits, &mut moves).expect("room");
+    pager.take_out(&mut second, 1, Patience::Waits, &mut moves).expect("room");
     second.press_batch(&pager.residency, &pager.compression);
     count(0);
     // A call that writes to the object in its slot.

@@ -6,7 +6,7 @@
 //! | | the least RAM that holds a bound on stalls, if there is one (`least_ram`) |
 //! | | its share of a pool's RAM, if it is in one (`pool_share`) |
 //! | | what nobody needs goes back when a fault finds no room in the store (`relief`) |
-//! | helpers | the same pages, where there are many processors and the evictor falls behind |
+//! | helpers | the same pages: up to half as many as processors, started when they are needed |
 //! | writer | sealed segments to the device |
 //! | fetchers | the next pages of a scan, and objects that the program asked for |
 //! | committer | checkpoints of a durable heap that are asked for, or due (`durable/worker`) |
@@ -29,7 +29,7 @@ use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::pinned_array::PinnedArray;
 use deepheap_sys::process::clock;
 use deepheap_sys::say;
-use deepheap_sys::threads::thread;
+use deepheap_sys::threads::{thread, tls};
 
 use crate::control::least_ram::LeastRam;
 use crate::control::pool_share::PoolShare;
@@ -114,14 +114,38 @@ fn others(runtime: &Runtime, pager: &Pager) -> impl Iterator<Item = (&'static CS
     let some = [
         (writes, c"deepheap-gc", collector as Loop),
         (writes, c"deepheap-write", writer),
-        (true, c"deepheap-fetch", fetcher),
-        (true, c"deepheap-fetch", fetcher),
-        (true, c"deepheap-fetch", fetcher),
         (has_page, c"deepheap-view", viewer),
     ];
-    let helpers = (1..pager.evictors()).map(|_| (c"deepheap-evict", helper as Loop));
+    let (_, fetchers) = pager.worker_counts();
+    let fetchers = (0..fetchers).map(|_| (c"deepheap-fetch", fetcher as Loop));
     let some = some.into_iter().filter(|(is_wanted, ..)| *is_wanted);
-    some.map(|(_, name, run)| (name, run)).chain(helpers)
+    some.map(|(_, name, run)| (name, run)).chain(fetchers)
+}
+
+/// Starts one more evictor, if there may be more and none is about to come. One that the system has
+/// no room for is tried again at leisure, and nobody is told: the others do its work.
+fn start_helper(runtime: &'static Runtime, pager: &'static Pager) {
+    let threads = &runtime.threads;
+    let (evictors, _) = pager.worker_counts();
+    let are_all = || threads.helpers.load(Ordering::Acquire) + 1 >= evictors;
+    if are_all() || threads.helper_comes.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    // From here to the end of `helper_comes` no other thread starts one. It may be the last one
+    // that has come since we looked.
+    if are_all() {
+        threads.helper_comes.store(false, Ordering::Release);
+        return;
+    }
+    let refused_ns = threads.helper_refused_ns.load(Ordering::Relaxed);
+    let now_ns = clock::monotonic_ns();
+    let is_time = refused_ns == 0 || now_ns - refused_ns >= IDLE.as_nanos() as u64;
+    if !is_time || try_spawn(runtime, c"deepheap-evict", helper).is_err() {
+        if is_time {
+            threads.helper_refused_ns.store(now_ns, Ordering::Relaxed);
+        }
+        threads.helper_comes.store(false, Ordering::Release);
+    }
 }
 
 /// Starts those of the others that do not run yet; false if there is no room for one.
@@ -137,7 +161,25 @@ fn start_others(runtime: &'static Runtime, pager: &'static Pager) -> bool {
 
 /// Starts one more; the pager is published. False if there is no room for one more thread.
 pub(crate) fn spawn(runtime: &'static Runtime, name: &CStr, run: Loop) -> bool {
+    let Err(errno) = try_spawn(runtime, name, run) else { return true };
+    let is_durable = runtime.durable.is_some();
+    if is_durable || !LACK_SAID.swap(true, Ordering::Relaxed) {
+        say!(
+            "a worker thread cannot be started: ",
+            errno,
+            if is_durable { "" } else { "; other threads do its work" },
+            "; raise the limit on processes (ulimit -u, pids cgroup)"
+        );
+    }
+    if is_durable {
+        std::process::abort();
+    }
+    false
+}
+
+fn try_spawn(runtime: &'static Runtime, name: &CStr, run: Loop) -> Result<(), Errno> {
     let job = Box::into_raw(Box::new(Job { runtime, run }));
+    // A worker that starts another one still counts itself: a close that waits for all sees both.
     runtime.threads.running.fetch_add(1, Ordering::SeqCst);
     match thread::spawn(name, begin, job.expose_provenance()) {
         // The process's own workers run to its end, and are not waited for.
@@ -147,22 +189,10 @@ pub(crate) fn spawn(runtime: &'static Runtime, name: &CStr, run: Loop) -> bool {
             runtime.threads.running.fetch_sub(1, Ordering::SeqCst);
             // SAFETY: made above, and no thread has it.
             drop(unsafe { Box::from_raw(job) });
-            let is_durable = runtime.durable.is_some();
-            if is_durable || !LACK_SAID.swap(true, Ordering::Relaxed) {
-                say!(
-                    "a worker thread cannot be started: ",
-                    errno,
-                    if is_durable { "" } else { "; other threads do its work" },
-                    "; raise the limit on processes (ulimit -u, pids cgroup)"
-                );
-            }
-            if is_durable {
-                std::process::abort();
-            }
-            return false;
+            return Err(errno);
         }
     }
-    true
+    Ok(())
 }
 
 fn begin(argument: usize) {
@@ -213,10 +243,11 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
         while pager.must_evict() && !pager.workers.have_ended() {
             relief::serve(runtime, pager);
             batches += 1;
-            company.need(runtime, pager);
+            if company.is_there(runtime, pager) && pager.ask_for_help(batches > 1) {
+                start_helper(runtime, pager);
+            }
             let is_time = batches % BATCHES_BETWEEN == 0;
             if is_time {
-                pager.ask_for_help();
                 count_moves(runtime.stats, 0, &core::mem::take(&mut moves));
                 watch.watch(runtime);
                 bounds.hold(runtime, pager);
@@ -229,6 +260,8 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
             let withheld = pager.store().is_pinned();
             match pager.evict(0, &mut moves) {
                 Ok(_) if moves.evicted() > before => pause = SHORT,
+                // Helpers were faster. If it slept longer each time nobody would look after them.
+                Ok(_) if !pager.must_evict() => {}
                 Ok(_) => nap(&mut pause),
                 Err(StoreError::Full) if withheld => {
                     forget_dead_children(runtime, pager);
@@ -294,31 +327,36 @@ impl Bounds {
 #[derive(Default)]
 struct Company {
     batches_alone: u32,
-    is_there: bool,
+    has_come: bool,
     tried_ns: u64,
 }
 
 impl Company {
-    /// Before a batch: starts them if this is more than a little work.
-    fn need(&mut self, runtime: &'static Runtime, pager: &'static Pager) {
+    /// Before a batch: starts them if this is more than a little work. Whether all of them run.
+    fn is_there(&mut self, runtime: &'static Runtime, pager: &'static Pager) -> bool {
         self.batches_alone = self.batches_alone.saturating_add(1);
-        if self.is_there || self.batches_alone <= BATCHES_ALONE {
-            return;
+        if self.has_come || self.batches_alone <= BATCHES_ALONE {
+            return self.has_come;
         }
         let now_ns = clock::monotonic_ns();
         if self.tried_ns == 0 || now_ns - self.tried_ns >= IDLE.as_nanos() as u64 {
             self.tried_ns = now_ns;
-            self.is_there = start_others(runtime, pager);
+            self.has_come = start_others(runtime, pager);
         }
+        self.has_come
     }
 }
 
 fn helper(runtime: &'static Runtime, pager: &'static Pager) {
-    let evictor = 1 + runtime.threads.helpers.fetch_add(1, Ordering::Relaxed);
+    let evictor = 1 + runtime.threads.helpers.fetch_add(1, Ordering::Release);
+    runtime.threads.helper_comes.store(false, Ordering::Release);
     while !pager.workers.have_ended() {
-        let mut moves = Moves::default();
-        pager.help(evictor, &mut moves);
-        count_moves(runtime.stats, 0, &moves);
+        pager.help(evictor, |moves, starts_one| {
+            count_moves(runtime.stats, tls::lane(), moves);
+            if starts_one {
+                start_helper(runtime, pager);
+            }
+        });
     }
 }
 

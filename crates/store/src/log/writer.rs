@@ -83,6 +83,40 @@ impl<'a> Writer<'a> {
         Some(Self { store, head, state, filler: Some(filler) })
     }
 
+    /// As `Store::try_writer`, but it waits for neither another thread's turn at the head nor the
+    /// device: `Ok(None)` if it would have to.
+    pub fn at_once(store: &'a Store, head: Head) -> Result<Option<Self>, StoreError> {
+        let Some(state) = store.heads[head as usize].try_lock() else { return Ok(None) };
+        match Self::with(store, head, state) {
+            Ok(writer) => Ok(Some(writer)),
+            Err(Missing::Unavailable(error)) => Err(error),
+            Err(missing) => {
+                if matches!(missing, Missing::FreeSegment) {
+                    store.work.notify();
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// A writer on the open segment of a head that the caller has locked; opened if need be.
+    fn with(
+        store: &'a Store,
+        head: Head,
+        mut state: Guard<'a, HeadState>,
+    ) -> Result<Self, Missing> {
+        let buffer = match state.open {
+            Some(open) => open.buffer,
+            None => {
+                let open = store.open_segment(head)?;
+                state.open = Some(open);
+                open.buffer
+            }
+        };
+        let filler = store.blocks.buffers[buffer].fill().ok_or(Missing::UnreadBuffer)?;
+        Ok(Self { store, head, state, filler: Some(filler) })
+    }
+
     /// Blocks that can be appended: at least one when the store hands the writer out.
     pub fn room(&self) -> usize {
         match (&self.filler, self.state.open) {
@@ -243,17 +277,7 @@ impl Store {
 
     /// A writer on the head's open segment, opened if need be.
     fn open_writer(&self, head: Head) -> Result<Writer<'_>, Missing> {
-        let mut state = self.heads[head as usize].lock();
-        let buffer = match state.open {
-            Some(open) => open.buffer,
-            None => {
-                let open = self.open_segment(head)?;
-                state.open = Some(open);
-                open.buffer
-            }
-        };
-        let filler = self.blocks.buffers[buffer].fill().ok_or(Missing::UnreadBuffer)?;
-        Ok(Writer { store: self, head, state, filler: Some(filler) })
+        Writer::with(self, head, self.heads[head as usize].lock())
     }
 
     /// Begins a segment in a buffer.

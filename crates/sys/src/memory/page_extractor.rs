@@ -126,6 +126,8 @@ pub enum Taken {
 pub struct PageExtractor {
     reader: OwnDescriptor,
     writer: OwnDescriptor,
+    /// Pages that were asked for.
+    wanted: usize,
     batch: usize,
     /// Ranges for the current system call.
     vector: [iovec; BATCH_MAX],
@@ -138,11 +140,18 @@ pub struct PageExtractor {
 unsafe impl Send for PageExtractor {}
 
 impl PageExtractor {
-    /// Opens the pipe and grows it towards 1 MiB; `batch` tells how much the kernel granted.
+    /// Opens a pipe for `BATCH_MAX` pages; `batch` tells how many the kernel granted.
     pub fn new() -> Result<Self> {
-        let (reader, writer, batch) = open_pipe()?;
+        Self::of(BATCH_MAX)
+    }
+
+    /// As `new`, for so many pages. The kernel grants an ordinary user 1 MiB a pipe, and 64 MiB in
+    /// all his pipes (fs.pipe-max-size, fs.pipe-user-pages-soft).
+    pub fn of(pages: usize) -> Result<Self> {
+        let wanted = pages.clamp(1, BATCH_MAX);
+        let (reader, writer, batch) = open_pipe(wanted)?;
         let vector = [EMPTY; BATCH_MAX];
-        Ok(PageExtractor { reader, writer, batch, vector, spliced: [0; BATCH_MAX] })
+        Ok(PageExtractor { reader, writer, wanted, batch, vector, spliced: [0; BATCH_MAX] })
     }
 
     /// Pages that one `extract` can take: 1 to 256.
@@ -157,7 +166,7 @@ impl PageExtractor {
 
     /// In the child of a fork: opens a new pipe, since the old one is shared with the parent.
     pub fn after_fork(&mut self) -> Result<()> {
-        (self.reader, self.writer, self.batch) = open_pipe()?;
+        (self.reader, self.writer, self.batch) = open_pipe(self.wanted)?;
         Ok(())
     }
 
@@ -426,17 +435,17 @@ fn readv(pipe: &OwnDescriptor, ranges: &[iovec]) -> Result<usize> {
     unsafe { raw_call!(SYS_readv, pipe.as_raw_fd(), ranges.as_ptr(), ranges.len()) }
 }
 
-fn open_pipe() -> Result<(OwnDescriptor, OwnDescriptor, usize)> {
+fn open_pipe(pages: usize) -> Result<(OwnDescriptor, OwnDescriptor, usize)> {
     let (reader, writer) = Descriptor::pipe()?;
     let (reader, writer) = (OwnDescriptor::adopt(reader), OwnDescriptor::adopt(writer));
     // Unprivileged processes may be held to less: take the most that is granted.
-    let mut wanted = BATCH_MAX * PAGE;
+    let mut wanted = pages * PAGE;
     while wanted > PAGE && !resize(&writer, wanted) {
         wanted /= 2;
     }
     // SAFETY: fcntl without a memory argument.
     let granted = unsafe { raw_call!(SYS_fcntl, writer.as_raw_fd(), libc::F_GETPIPE_SZ) }?;
-    Ok((reader, writer, (granted / PAGE).clamp(1, BATCH_MAX)))
+    Ok((reader, writer, (granted / PAGE).clamp(1, pages)))
 }
 
 fn resize(pipe: &OwnDescriptor, bytes: usize) -> bool {

@@ -40,7 +40,7 @@ enum Way {
 /// Err: there is no pipe or no memory to find out with.
 pub fn pipe_sees_stores() -> Result<bool> {
     let _errno = Saved::new();
-    let (reader, writer, _) = open_pipe()?;
+    let (reader, writer, _) = open_pipe(super::BATCH_MAX)?;
     let bytes = (WAYS.len() + 1) * PAGE;
     let memory = mapping::map_pinned(bytes)?;
     // A fork of another thread must not share the pages. SAFETY: our own memory, which no child
@@ -124,7 +124,7 @@ mod tests {
     /// What the probe must notice: a page that is not exclusive is copied by the store.
     #[test]
     fn a_store_to_a_page_that_is_shared_is_not_seen() {
-        let (reader, writer, _) = open_pipe().expect("a pipe");
+        let (reader, writer, _) = open_pipe(super::super::BATCH_MAX).expect("a pipe");
         let memory = mapping::map_pinned(2 * PAGE).expect("memory");
         // SAFETY: two pages of this test.
         let seen = unsafe {
