@@ -22,7 +22,7 @@ use crate::patience::Patience;
 const PASSED_OVER_MAX: u32 = 2;
 /// With so few eviction contexts it waits for others at once: there is hardly a queue, and pieces
 /// that are not cut short bring more neighbours together in the log (a scan on two processors is a
-/// tenth faster so: docs/decisions/0027-many-cores.md).
+/// tenth faster: docs/decisions/0027-many-cores.md).
 const FEW_CONTEXTS: usize = 4;
 
 impl Pager {
