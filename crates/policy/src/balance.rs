@@ -35,7 +35,8 @@ pub struct Traffic {
     pub ghost_reads: u64,
     /// The cost of a read, nanoseconds.
     pub read_ns: u64,
-    /// Bytes of cache that would have saved them.
+    /// Bytes that would have saved them if they were the cache's instead of the page buffer's
+    /// (`bytes_for`).
     pub ghost_bytes: u64,
     /// What tells how much fits.
     pub whole: Whole,
@@ -72,6 +73,19 @@ pub const GROWTHS: [u64; 4] = [1, 3, 7, 15];
 pub fn growth(margins: u64) -> Option<usize> {
     GROWTHS.iter().position(|&most| margins <= most)
 }
+
+/// Bytes that the page buffer must give the cache to keep so many more objects in RAM, which have
+/// `mean` bytes each there. Each page that it gives drives an object out of it, too, to the cache:
+/// where objects are hardly smaller there, next to nothing is gained, and the page buffer saves
+/// faults.
+pub fn bytes_for(objects: usize, mean: usize) -> usize {
+    let gained_by_page = PAGE.saturating_sub(mean).max(PAGE / GAIN_PART);
+    objects * mean * PAGE / gained_by_page
+}
+
+/// An object is taken for smaller in the cache by so much of a page at least: the cache learns
+/// from what comes back which objects are used, the page buffer does not.
+const GAIN_PART: usize = 32;
 
 /// With fewer operations the cost stays what it was.
 const OPERATIONS_LEAST: u64 = 16;
@@ -311,6 +325,18 @@ mod tests {
         assert_eq!(returns([1000, 0, 0, 0]), Shift::ToObjectCache);
         assert_eq!(shift(Traffic { ghost_reads: 1300, ..EVEN }), Shift::ToObjectCache);
         assert_eq!(shift(Traffic { read_ns: 200_000, ..EVEN }), Shift::ToObjectCache);
+    }
+
+    #[test]
+    fn objects_that_are_hardly_smaller_in_the_cache_belong_in_the_page_buffer() {
+        let returns = [100, 0, 0, 0];
+        let with_mean = |mean| {
+            let ghost_bytes = bytes_for(1000, mean) as u64;
+            shift(&Traffic { returns, ghost_reads: 50, ghost_bytes, ..EVEN }, PART_FIRST)
+        };
+        assert_eq!(bytes_for(3, PAGE / 2), 3 * PAGE, "half a page gained for each that moves");
+        assert_eq!(with_mean(PAGE / 4), Shift::ToObjectCache);
+        assert_eq!(with_mean(PAGE), Shift::ToPageBuffer(1));
     }
 
     #[test]

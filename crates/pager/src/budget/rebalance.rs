@@ -196,13 +196,14 @@ impl Pager {
             self.residency.frames.ranges.page_table_bytes() / page_buffer.pages().max(1);
         let (cached, cached_bytes) = (cache.objects(), cache.held_bytes());
         let pages = page_buffer.limit() + cache.limit() / PAGE;
+        let (known, mean) =
+            (self.residency.ownership.descriptors.ghost.recent(), cached_bytes / cached.max(1));
         // Pages of several objects in lanes are no size of any of them.
-        let touched = (self.lanes.is_none())
-            .then(|| self.touched_pages() + self.residency.heap.objects_live());
+        let is_a_page = self.lanes.is_none();
+        let touched = is_a_page.then(|| self.touched_pages() + self.residency.heap.objects_live());
         Shares {
             page_buffer_bytes: page_buffer.limit() * (PAGE + page_tables),
-            ghost_bytes: self.residency.ownership.descriptors.ghost.recent()
-                * (cached_bytes / cached.max(1)),
+            ghost_bytes: if is_a_page { balance::bytes_for(known, mean) } else { known * mean },
             all_bytes: pages * PAGE,
             cached_bytes,
             fit: touched

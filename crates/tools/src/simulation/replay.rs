@@ -585,6 +585,7 @@ impl Replay {
                 core::mem::take(&mut self.seen);
             self.seen.begun = (touches, self.counts.cached);
             let cached = u64::from(self.places.cached().iter().sum::<u32>()).max(1);
+            let mean = self.places.cached_bytes / cached;
             let (fault_ns, read_ns) = self.terms.costs_ns;
             let sampled = u64::from(self.terms.sampled);
             let observed = Traffic {
@@ -593,7 +594,7 @@ impl Replay {
                 margin_bytes: (self.limits.page_buffer as usize * PAGE / MARGIN_PART) as u64,
                 ghost_reads,
                 read_ns,
-                ghost_bytes: self.ghost.recent() as u64 * (self.places.cached_bytes / cached),
+                ghost_bytes: balance::bytes_for(self.ghost.recent(), mean as usize) as u64,
                 whole: Whole {
                     faults: self.counts.cached - begun.1,
                     reads,
