@@ -5,7 +5,8 @@
 //! whatever the limit says: pages of plain memory, which exist already, and single ones when no
 //! page can leave. And while some pages cannot be evicted, the limit leaves room for a few others.
 //! A thread that waits for a page (`join`) gets one of the next pages that leave, before threads
-//! that come later: no thread waits for longer than the evictions take that serve those before it.
+//! that come later, even if it sleeps and they run: no thread waits for longer than the evictions
+//! take that serve those before it.
 //! Never: allocates; blocks, but in `wait`.
 //! Threads: any, also in a signal handler.
 
@@ -19,9 +20,21 @@ use deepheap_sys::threads::futex;
 /// operands of an instruction must fit at the same time.
 const ROOM: usize = 64;
 
-/// In `waiting`: one thread that waits, and one page that is reserved for such a thread.
+/// In `waiting`: one thread that waits, one page that is reserved for such a thread, and one time
+/// that pages were reserved.
 const WAITER: u64 = 1;
-const GRANT: u64 = 1 << 32;
+const GRANT: u64 = 1 << 20;
+const ROUND: u64 = 1 << 40;
+
+/// Threads that wait, by `waiting`.
+fn waiters(word: u64) -> u64 {
+    word % GRANT
+}
+
+/// Pages that are reserved for them.
+fn grants(word: u64) -> u64 {
+    word % ROUND / GRANT
+}
 
 /// How long a thread waits for the end of a batch before it looks again by itself. A context may
 /// have been in use by a thread that ended no batch.
@@ -37,7 +50,8 @@ pub struct PageBuffer {
     batch: usize,
     /// Pages among the resident ones that could not be evicted.
     unevictable: AtomicUsize,
-    /// Threads that wait for a page, and pages that are reserved for them, which are never more.
+    /// Threads that wait for a page, pages that are reserved for them, which are never more, and
+    /// how often some were.
     waiting: Padded<AtomicU64>,
     /// Changes when a batch of eviction has ended, and when pages are reserved for waiting threads.
     ended: Padded<AtomicU32>,
@@ -48,6 +62,13 @@ pub struct PageBuffer {
 pub struct Reserved<'a> {
     buffer: &'a PageBuffer,
     pages: usize,
+}
+
+/// A place among the threads that wait for a page.
+#[must_use]
+pub struct Turn {
+    /// How often pages had been reserved for waiting threads when it was taken.
+    round: u64,
 }
 
 impl Reserved<'_> {
@@ -121,14 +142,17 @@ impl PageBuffer {
         self.waiting.store(0, Ordering::Relaxed);
     }
 
-    /// The calling thread waits for a page, until `take` answers true or until `give_up`.
-    pub fn join(&self) {
-        self.waiting.fetch_add(WAITER, Ordering::SeqCst);
+    /// The calling thread waits for a page, until `take` answers one or until `give_up`.
+    pub fn join(&self) -> Turn {
+        Turn { round: self.waiting.fetch_add(WAITER, Ordering::SeqCst) / ROUND }
     }
 
-    /// For a thread that waits: takes a page that is reserved for such threads, or any other.
-    pub fn take(&self) -> Option<Reserved<'_>> {
-        let take = |word: u64| (word >= GRANT).then(|| word - GRANT - WAITER);
+    /// For a thread that waits: takes a page that was reserved for such threads since it came, or
+    /// one that is free. What was reserved before is for those that came before: they may have to
+    /// wake up first, and a thread that runs would always be faster.
+    pub fn take(&self, turn: &Turn) -> Option<Reserved<'_>> {
+        let may_take = |word: u64| grants(word) > 0 && word / ROUND != turn.round;
+        let take = |word: u64| may_take(word).then(|| word - GRANT - WAITER);
         let taken = self.waiting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take);
         if taken.is_ok() {
             return Some(Reserved { buffer: self, pages: 1 });
@@ -140,7 +164,7 @@ impl PageBuffer {
 
     /// A thread that waits does so no longer. If there was a page for each, it leaves one.
     pub fn give_up(&self) {
-        let is_served = |word: u64| word / GRANT == word % GRANT;
+        let is_served = |word: u64| grants(word) == waiters(word);
         let less = |word| Some(word - WAITER - if is_served(word) { GRANT } else { 0 });
         let before = self.waiting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
         if before.is_ok_and(is_served) {
@@ -154,8 +178,9 @@ impl PageBuffer {
         let most = room.min(pages) as u64;
         let mut granted = 0;
         let grant = |word: u64| {
-            granted = most.min(word % GRANT - word / GRANT);
-            Some(word + granted * GRANT)
+            granted = most.min(waiters(word) - grants(word));
+            let round = if granted > 0 { ROUND } else { 0 };
+            Some(word.wrapping_add(granted * GRANT + round))
         };
         let _ = self.waiting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, grant);
         self.unreserve(pages - granted as usize);
@@ -175,7 +200,7 @@ impl PageBuffer {
     /// looks further, as any that waits. To wake all would have hundreds come for a few pages.
     fn wake(&self, threads: u32) {
         self.ended.fetch_add(1, Ordering::SeqCst);
-        if self.waiting.load(Ordering::SeqCst) > 0 {
+        if waiters(self.waiting.load(Ordering::SeqCst)) > 0 {
             futex::wake(&self.ended, threads);
         }
     }
@@ -282,21 +307,24 @@ mod tests {
         let buffer = PageBuffer::new(100, 16);
         buffer.adopt(100).keep();
         let is_reserved = |pages| buffer.try_reserve(pages).map(Reserved::keep).is_some();
-        let is_taken = || buffer.take().map(Reserved::keep).is_some();
-        (0..3).for_each(|_| buffer.join());
-        assert!(!is_taken());
+        let is_taken = |turn| buffer.take(turn).map(Reserved::keep).is_some();
+        let [first, second, third] = core::array::from_fn(|_| buffer.join());
+        assert!(!is_taken(&first));
         buffer.hand_out(2);
         assert!(!is_reserved(1), "both are for those who wait");
-        assert!(is_taken() && is_taken() && !is_taken());
+        let late = buffer.join();
+        assert!(!is_taken(&late), "they are not for those who came later");
+        assert!(is_taken(&third) && is_taken(&first) && !is_taken(&second));
+        buffer.give_up();
         buffer.hand_out(4);
         assert!(is_reserved(3) && !is_reserved(1), "one of four waits for the third");
         buffer.give_up();
         assert_eq!(buffer.pages(), 99);
         // Over its limit it goes down first.
         buffer.set_limit(50);
-        buffer.join();
+        let turn = buffer.join();
         buffer.hand_out(9);
-        assert!(!is_taken());
+        assert!(!is_taken(&turn));
         assert_eq!(buffer.pages(), 90);
         buffer.give_up();
     }

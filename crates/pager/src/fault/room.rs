@@ -58,10 +58,10 @@ impl Pager {
         const FRUITLESS_MAX: u32 = 256;
         let page_buffer = &self.residency.frames.page_buffer;
         let (mut fruitless, mut refused, mut passed_over) = (0, 0, 0);
-        page_buffer.join();
+        let turn = page_buffer.join();
         let ended = loop {
             let seen = page_buffer.ended();
-            if let Some(reserved) = page_buffer.take() {
+            if let Some(reserved) = page_buffer.take(&turn) {
                 return Ok(reserved);
             }
             if fruitless > FRUITLESS_MAX || self.evictable() == 0 {
@@ -92,7 +92,7 @@ impl Pager {
                 Some(Ok(false)) if how == Patience::AtOnce => {
                     passed_over += 1;
                     let seen = page_buffer.ended();
-                    if let Some(reserved) = page_buffer.take() {
+                    if let Some(reserved) = page_buffer.take(&turn) {
                         return Ok(reserved);
                     }
                     page_buffer.wait(seen);
