@@ -55,21 +55,29 @@ impl Split {
         Split { page_buffer: self.page_buffer + lent, object_cache: self.object_cache - lent }
     }
 
-    /// The next limits on the way to these, while both sides are what `now` says and `held` pages
-    /// cannot leave the page buffer. Pages that leave the page buffer come to the cache, so the
+    /// The next limits on the way to these, while both sides are what `now` says, their limits are
+    /// `limits`, and `held` pages cannot leave the page buffer. A side that has not come down to
+    /// its limit yet takes no further step: or threads that wait for it would wait for the whole
+    /// way. Pages that leave the page buffer come to the cache, so the
     /// cache's limit may be the room that the page buffer's next limit leaves. Room that the cache
     /// gives up is free for any use, so the page buffer's limit grows only after that. If
     /// tables have grown and the budget is passed, a step is longer by the excess.
-    pub fn next(self, now: Split, held: usize) -> Split {
+    pub fn next(self, now: Split, limits: Split, held: usize) -> Split {
         let pages = self.page_buffer + self.object_cache;
-        let step = STEP + (now.page_buffer + now.object_cache).saturating_sub(pages);
+        let excess = (now.page_buffer + now.object_cache).saturating_sub(pages);
+        let lowered = |side: usize, limit: usize| match side > limit {
+            // What it gives up has to have room on the other one.
+            true => limit.min(side.saturating_sub(excess)).min(pages.saturating_sub(STEP)),
+            false => side.saturating_sub(STEP + excess),
+        };
         if now.object_cache > self.object_cache {
-            let object_cache = self.object_cache.max(now.object_cache.saturating_sub(step));
+            let object_cache =
+                self.object_cache.max(lowered(now.object_cache, limits.object_cache));
             let left = pages.saturating_sub(now.object_cache).max(now.page_buffer);
             let least = self.page_buffer.min(held + LEAST);
             Split { page_buffer: left.min(pages - object_cache).max(least), object_cache }
         } else {
-            let page_buffer = self.page_buffer.max(now.page_buffer.saturating_sub(step));
+            let page_buffer = self.page_buffer.max(lowered(now.page_buffer, limits.page_buffer));
             Split { page_buffer, object_cache: pages.saturating_sub(page_buffer) }
         }
     }
@@ -87,9 +95,9 @@ mod tests {
         for (from, to) in [(1 << 15, 3 << 14), (3 << 14, 1 << 8), (1 << 8, 1 << 15)] {
             let (mut now, to) = (target(from), target(to));
             let pages = to.page_buffer + to.object_cache;
-            let mut steps = 0;
+            let (mut steps, mut limits) = (0, now);
             while now != to {
-                let limits = to.next(now, 0);
+                limits = to.next(now, limits, 0);
                 assert!(limits.page_buffer + limits.object_cache <= pages, "{limits:?}");
                 assert!(now.object_cache.saturating_sub(limits.object_cache) <= STEP);
                 let leaves = now.page_buffer.saturating_sub(limits.page_buffer);
@@ -110,8 +118,9 @@ mod tests {
         let to = split(1 << 36, 1 << 30, Share::Part(1 << 15), 0);
         let pages = to.page_buffer + to.object_cache;
         let mut now = Split { page_buffer: pages - 1, object_cache: 0 };
+        let mut limits = Split { page_buffer: pages, object_cache: 0 };
         while now.page_buffer > to.page_buffer {
-            let limits = to.next(now, 0);
+            limits = to.next(now, limits, 0);
             assert!(limits.page_buffer >= now.page_buffer - STEP);
             assert_eq!(limits.page_buffer + limits.object_cache, pages);
             now.object_cache += now.page_buffer - limits.page_buffer;
@@ -125,13 +134,29 @@ mod tests {
     fn by_what_the_budget_is_passed_a_step_is_longer_and_what_is_held_has_its_place() {
         let to = Split { page_buffer: 20_000, object_cache: 20_000 };
         let split = |page_buffer, object_cache| Split { page_buffer, object_cache };
+        let next = |now, held| to.next(now, now, held);
         let cache_is_over = split(19_000, 30_000);
-        assert_eq!(to.next(cache_is_over, 0), split(19_000, 21_000 - STEP));
-        assert_eq!(to.next(cache_is_over, 50_000), split(20_000, 21_000 - STEP));
+        assert_eq!(next(cache_is_over, 0), split(19_000, 21_000 - STEP));
+        assert_eq!(next(cache_is_over, 50_000), split(20_000, 21_000 - STEP));
         let cache_is_little_over = split(25_000, 20_100);
-        assert_eq!(to.next(cache_is_little_over, 0), to);
+        assert_eq!(next(cache_is_little_over, 0), to);
         let page_buffer_is_over = split(35_000, 10_000);
-        assert_eq!(to.next(page_buffer_is_over, 0), split(30_000 - STEP, 10_000 + STEP));
+        assert_eq!(next(page_buffer_is_over, 0), split(30_000 - STEP, 10_000 + STEP));
+    }
+
+    #[test]
+    fn a_side_that_is_still_above_its_limit_takes_no_further_step() {
+        let split = |page_buffer, object_cache| Split { page_buffer, object_cache };
+        let to = split(20_000, 20_000);
+        let limits = split(30_000, 10_000);
+        assert_eq!(to.next(split(30_200, 9_800), limits, 0), limits);
+        assert_eq!(to.next(split(30_000, 9_900), limits, 0), split(30_000 - STEP, 10_000 + STEP));
+        // Tables have grown: by that it goes down all the same, and once only.
+        assert_eq!(to.next(split(30_200, 10_200), limits, 0), split(29_800, 10_200));
+        assert_eq!(to.next(split(30_100, 10_000), split(29_800, 10_200), 0), split(29_800, 10_200));
+        let limits = split(9_000, 30_000);
+        assert_eq!(to.next(split(9_500, 30_300), limits, 0).object_cache, 30_000);
+        assert_eq!(to.next(split(9_500, 29_900), limits, 0).object_cache, 29_900 - STEP);
     }
 
     #[test]

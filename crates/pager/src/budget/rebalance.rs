@@ -149,7 +149,7 @@ impl Pager {
     pub fn rebalance(&self) -> bool {
         // The gate first: so a fork finds the lock free.
         let _passage = self.gate.enter(Level::Mover);
-        rebalance_inside(self)
+        rebalance_inside(self, false)
     }
 
     /// Changes the budget, to no more than it was at first. Page buffer and cache follow.
@@ -271,12 +271,13 @@ pub(crate) fn raise_cache_limit(pager: &Pager) -> bool {
     if !pager.budget.cache_is_short.load(Ordering::Relaxed) {
         return false;
     }
-    rebalance_inside(pager);
+    rebalance_inside(pager, true);
     cache.limit() > before
 }
 
-/// As `Pager::rebalance`, inside of the gate.
-fn rebalance_inside(pager: &Pager) -> bool {
+/// As `Pager::rebalance`, inside of the gate. If the cache is `full` the next step begins though the
+/// page buffer has not taken the last one.
+fn rebalance_inside(pager: &Pager, full: bool) -> bool {
     let residency = &pager.residency;
     let Some(_alone) = pager.budget.rebalancing.try_lock() else { return false };
     pager.balancer.balance(&pager.shares());
@@ -310,7 +311,15 @@ fn rebalance_inside(pager: &Pager) -> bool {
         Share::Bytes(_) => split,
         Share::Part(_) => split.lend(object_cache),
     };
-    let limits = split.next(Split { page_buffer, object_cache }, held);
+    let now = Split { page_buffer, object_cache };
+    let before = match full {
+        true => now,
+        false => Split {
+            page_buffer: residency.frames.page_buffer.limit(),
+            object_cache: residency.cache.limit() / PAGE,
+        },
+    };
+    let limits = split.next(now, before, held);
     pager.budget.cache_is_short.store(limits.object_cache < own, Ordering::Relaxed);
     // The cache first: memory of its free slabs goes back before the page buffer may use it.
     residency.cache.set_limit(limits.object_cache * PAGE);
