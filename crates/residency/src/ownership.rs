@@ -301,7 +301,11 @@ impl Ownership {
     pub fn wait(&self, seen: Seen) {
         let wait = Wait::begin();
         self.descriptors.get(seen.id).wait_while(seen.word);
-        wait.end(Cause::Owner);
+        // Its owner brings a stored object: that waits for the device.
+        wait.end(match seen.word.state() {
+            State::Arriving if seen.backing.is_some() => Cause::Device,
+            _ => Cause::Owner,
+        });
     }
 
     /// The descriptor of an object: for its owner; only a hint for others.

@@ -23,6 +23,7 @@ use deepheap_store::{Store, StoreError};
 use deepheap_sys::memory::padded::Padded;
 use deepheap_sys::threads::atomic::{AtomicU64, AtomicUsize, Ordering};
 use deepheap_sys::threads::tls;
+use deepheap_sys::threads::waits::{Cause, Wait};
 
 /// When memory is promised room in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -223,7 +224,9 @@ impl Promises {
             if self.held.load(Ordering::Relaxed) + blocks > self.most.load(Ordering::Relaxed) {
                 return Err(NoPromise::Tables);
             }
-            store.reserve(blocks as u64).map_err(NoPromise::Store)?;
+            // The device may be asked for more space, by us or by a thread that we wait for.
+            let reserved = Wait::during(Cause::Log, || store.reserve(blocks as u64));
+            reserved.map_err(NoPromise::Store)?;
         }
         self.held.fetch_add(blocks, Ordering::Relaxed);
         Ok(())

@@ -21,15 +21,15 @@ pub enum Cause {
     Room,
     /// A span that was plain memory came under management.
     TakeOver,
-    /// Another thread that was moving the object.
+    /// Another thread that was moving the object between places in RAM.
     Owner,
     /// A fork, while which no object moves.
     Fork,
     /// The cut of a checkpoint.
     Checkpoint,
-    /// A read of the device.
+    /// A read of the device, its own or that of another thread that brought the object.
     Device,
-    /// Room in the log: buffers that were being written, or the collector.
+    /// Room in the log: buffers that were being written, the collector, or more of the device.
     Log,
     /// Pages of the object table.
     Table,
