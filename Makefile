@@ -37,7 +37,8 @@ SCHEDULES ?= 60
 KERNELS ?=
 # Options of the conformance run, for example CONFORMANCE_OPTIONS='--only redis --ram 32M'.
 CONFORMANCE_OPTIONS ?=
-# Options of the benchmark, for example BENCH_OPTIONS='--case uniform-read --runs 1'.
+# Options of the benchmark, for example BENCH_OPTIONS='--case uniform-read --runs 1', or --small for
+# real programs of 100 MiB.
 BENCH_OPTIONS ?=
 # The commit that `make guard` compares with, and its options, for example GUARD_OPTIONS='--only hot'.
 COMMIT ?=

@@ -3,7 +3,8 @@
 #
 #     scripts/deps.sh [real]
 #
-#     real   installs the programs of `make bench-real` instead
+#     real   installs the programs of `make bench-real` instead, and with pip the modules of Python
+#            that they need, into target/real-python
 #
 # Guarantees: installs with apt-get only as root or with a sudo that asks nothing; a package that
 # is installed here does not start its service. Exit status 1 if something is still missing.
@@ -44,14 +45,22 @@ python_needs=(
 
 if [ "${1:-}" = real ]; then
     python_needs=()
+    # Module, and the package of PyPI that brings it.
+    python_modules=(
+        numpy:numpy
+        pandas:pandas
+        polars:polars
+        duckdb:duckdb
+        faiss:faiss-cpu
+        sklearn:scikit-learn
+    )
     needs=(
         redis-server:redis-server
         memcached:memcached
         sqlite3:sqlite3
+        /usr/lib/postgresql:postgresql
         /usr/bin/python3:python3
-        /usr/lib/python3/dist-packages/numpy:python3-numpy
-        /usr/lib/python3/dist-packages/pandas:python3-pandas
-        /usr/lib/python3/dist-packages/sklearn:python3-sklearn
+        /usr/lib/python3/dist-packages/pip:python3-pip
         lua5.4:lua5.4
         tclsh:tcl
         perl:perl
@@ -60,7 +69,6 @@ if [ "${1:-}" = real ]; then
         gcc:gcc
         node:nodejs
         javac:default-jdk-headless
-        cadical:cadical
         spin:spin
     )
 fi
@@ -109,10 +117,8 @@ if ! command -v "${CARGO:-cargo}" >/dev/null; then
 fi
 
 mapfile -t packages < <(missing_packages)
-if [ "${#packages[@]}" -eq 0 ]; then
-    exit 0
-fi
-if command -v apt-get >/dev/null && { [ "$(id -u)" -eq 0 ] || sudo -n true 2>/dev/null; }; then
+if [ "${#packages[@]}" -gt 0 ] && command -v apt-get >/dev/null &&
+    { [ "$(id -u)" -eq 0 ] || sudo -n true 2>/dev/null; }; then
     echo "deps: installing ${packages[*]}"
     install_packages "${packages[@]}"
     mapfile -t packages < <(missing_packages)
@@ -122,3 +128,13 @@ if [ "${#packages[@]}" -gt 0 ]; then
     echo "    sudo apt-get install ${packages[*]}" >&2
     exit 1
 fi
+
+# What is not there is installed with all the others, whose versions have to fit.
+modules=${CARGO_TARGET_DIR:-target}/real-python
+for module in ${python_modules[@]+"${python_modules[@]}"}; do
+    if [ ! -e "$modules/${module%%:*}" ]; then
+        echo "deps: installing modules of Python into $modules"
+        exec /usr/bin/python3 -m pip install -q --upgrade --only-binary=:all: \
+            --target "$modules" "${python_modules[@]##*:}"
+    fi
+done

@@ -84,6 +84,14 @@ impl Cgroup {
         self.read(file).ok_or_else(|| Failure::last_os(self.folder.join(file).display()))
     }
 
+    /// The same without the page cache of files, which the kernel takes back whenever it wants to.
+    pub fn needed_bytes(&self) -> Result<u64, Failure> {
+        let path = self.folder.join("memory.stat");
+        let stat =
+            fs::read_to_string(&path).map_err(|error| Failure::os(path.display(), &error))?;
+        Ok(self.usage_bytes()?.saturating_sub(file_cache_bytes(&stat)))
+    }
+
     /// Sets the limit, and how the processes inside swap.
     pub fn limit(&self, bytes: u64, swapping: Swapping) -> Result<(), Failure> {
         let value = bytes.to_string();
@@ -167,6 +175,15 @@ impl Cgroup {
     }
 }
 
+/// Pages of files, of a memory.stat of either version. Shared memory is not among them.
+fn file_cache_bytes(stat: &str) -> u64 {
+    let of = |name: &str| {
+        let line = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|bytes| bytes.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    of("active_file") + of("inactive_file")
+}
+
 /// The folder to make cgroups in, and the version of the memory controller.
 fn find() -> Result<(PathBuf, u32), Failure> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -205,4 +222,17 @@ fn find() -> Result<(PathBuf, u32), Failure> {
          move the processes of its root cgroup into a child first"
             .into(),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_cache_of_files_is_told_from_memory_that_is_needed() {
+        let stat = "cache 900\nrss 500\nmapped_file 30\ninactive_anon 100\nactive_anon 400\n\
+                    inactive_file 70\nactive_file 8\nunevictable 0\ntotal_inactive_file 1000\n";
+        assert_eq!(file_cache_bytes(stat), 78);
+        assert_eq!(file_cache_bytes(""), 0);
+    }
 }

@@ -35,20 +35,22 @@ are left out. All of it is taken back at the end, on errors and on SIGINT and SI
 killed by SIGKILL left is taken back by the next run or by `deepheap-bench clean`.";
 
 const REAL_HELP: &str = "\
-Each program works on data that a seed gives, alone first: that tells its peak of memory, as its
-memory cgroup sees it, and its output. Then it gets 2/3, 1/2 and 1/4 of that peak, the whole process
-with all that is not deepheap's to move: on deepheap (whose budget is what that leaves), on a swap
-file (with vm.page-cluster 0 and 3), and on swap in compressed RAM (zram, lz4; what its pool takes
-is taken from the limit). Redis and memcached are loaded from outside of their memory cgroup.
+Each program works on data that a seed gives, alone first: that tells its peak of memory, about 1
+GiB (with --small about 100 MiB), and its output. The peak is what its memory cgroup holds less the
+page cache of files, which the kernel takes back whenever it wants to. Then it gets 2/3, 1/2 and 1/4
+of that peak, the whole process with all that is not deepheap's to move: on deepheap (whose budget
+is what that leaves), on a swap file (with vm.page-cluster 0 and 3), and on swap in compressed RAM
+(zram, lz4; what its pool takes is taken from the limit). Redis and memcached are loaded from
+outside of their memory cgroup.
 
 Every output is compared with that of the program alone; a wrong one ends the sitting with status 1.
 A run that takes twenty times as long as alone, and 40 s at least, is ended and told as such; it is
 not made again in later rounds.
 
 Every run is written to RUNS as soon as it is measured, and a sitting that was cut short goes on
-where it was. --contenders deepheap --again measures only deepheap anew, after a change of it.
-Programs that are not installed are left out, with a line that names the package: `make real-deps`
-installs them all.
+where it was. What all rows come to is printed last. --contenders deepheap --again measures only
+deepheap anew, after a change of it. Programs that are not installed are left out, with a line that
+names the package: `make real-deps` installs them all.
 
 Needs root for all but --quick. All that it makes is taken back at the end, on errors and on SIGINT
 and SIGTERM; what a run killed by SIGKILL left is taken back by the next run or by

@@ -165,12 +165,12 @@ impl Drop for Running {
 impl Ended {
     /// Its output, if it succeeded.
     pub fn success(self) -> Result<String, Failure> {
-        self.bytes(0).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        self.bytes().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The same as it came, if the program ended with this status.
-    pub fn bytes(self, status: i32) -> Result<Vec<u8>, Failure> {
-        if self.status.code() == Some(status) {
+    /// The same as it came.
+    pub fn bytes(self) -> Result<Vec<u8>, Failure> {
+        if self.status.success() {
             return Ok(self.output);
         }
         let said = String::from_utf8_lossy(&self.output);

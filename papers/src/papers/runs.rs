@@ -55,6 +55,21 @@ impl Record {
         Self { id: id.into(), settings: settings.clone(), rounds: Vec::new(), failed: None }
     }
 
+    /// One round that came to these numbers.
+    #[cfg(test)]
+    pub fn example(numbers: &Value) -> Self {
+        let machine = serde_json::from_str(r#"{ "cpus": 2 }"#).expect("a machine");
+        let round = Round {
+            date: "2026-11-23".into(),
+            command: "deepheap-papers real".into(),
+            machine,
+            limit_bytes: None,
+            numbers: Numbers::of_anything(numbers),
+            report: Value::Null,
+        };
+        Self { rounds: vec![round], ..Self::empty("x", &Value::Null) }
+    }
+
     /// The median over the rounds.
     pub fn median(&self, name: &str) -> Option<f64> {
         median(self.rounds.iter().filter_map(|round| round.numbers.get(name)).collect())

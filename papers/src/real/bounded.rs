@@ -19,7 +19,7 @@ use deepheap_bench::failure::Failure;
 use deepheap_bench::output;
 
 /// A run alone ends by then, and a bounded one.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// What a program came to: medians of the rounds.
 struct Row {

@@ -5,7 +5,6 @@
 
 use std::io::{Result, Write};
 
-use deepheap_load::permutation::Permutation;
 use deepheap_load::random::Random;
 
 const SEED: u64 = 19;
@@ -84,29 +83,13 @@ pub fn picture(side: u64, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// A formula (DIMACS) of random clauses of three of so many variables, that can be satisfied.
-pub fn formula(variables: u64, out: &mut dyn Write) -> Result<()> {
-    let mut random = Random::new(SEED, 5);
-    let scatter = Permutation::new(variables, SEED);
-    let clauses = variables * 7 / 2;
-    writeln!(out, "c random, of three\np cnf {variables} {clauses}")?;
-    for _ in 0..clauses {
-        for _ in 0..3 {
-            let sign = if random.percent(50) { "-" } else { "" };
-            write!(out, "{sign}{} ", scatter.forward(random.below(variables)) + 1)?;
-        }
-        writeln!(out, "0")?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn inputs_are_the_same_each_time_and_grow_with_their_amount() {
-        for make in [lines, c_source, picture, formula] {
+        for make in [lines, c_source, picture] {
             let made = |amount| {
                 let mut bytes = Vec::new();
                 make(amount, &mut bytes).unwrap();

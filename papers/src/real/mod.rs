@@ -5,8 +5,10 @@
 //! programs   what is measured, as data      inputs     the data they work on
 //! contender  where memory comes from        load       clients of the servers
 //! scratch    a program's folder             trial      one run
-//! settings   what the command takes         standing   what the rounds come to
-//! page       table and text                 chart      the plot
+//! spent      what a run takes besides time  settings   what the command takes
+//! standing   what the rounds come to        measured   a line for each part of the peak
+//! page       tables and text                behind     what bounds slow rows
+//! chart      the plot
 //! bounded    RAM under a bound on stalls    varied     other settings, in turns
 //! simulated  what a trace foretells
 //! ```
@@ -17,16 +19,19 @@
 //! Never: puts a number on the page that is not in a run's file.
 //! Threads: one, and those of a trial.
 
+mod behind;
 mod bounded;
 mod chart;
 mod contender;
 mod inputs;
 mod load;
+mod measured;
 mod page;
 mod programs;
 mod scratch;
 mod settings;
 mod simulated;
+mod spent;
 mod standing;
 mod trial;
 mod varied;
@@ -42,10 +47,10 @@ use crate::papers::{bar, command, figure, tell};
 use contender::{Contender, Part};
 use deepheap_bench::failure::Failure;
 use deepheap_bench::{output, signals, zram};
-use page::Measured;
+use measured::Measured;
 use programs::{Content, Job, Program};
 use scratch::Scratch;
-use settings::Settings;
+use settings::{Settings, Size};
 use standing::Standing;
 use trial::{Terms, Trial};
 
@@ -55,7 +60,7 @@ pub use settings::Real;
 const QUICK_BUDGET_BYTES: u64 = 24 << 20;
 const QUICK_LIMIT: Duration = Duration::from_secs(120);
 /// A program alone ends by then.
-const ALONE_LIMIT: Duration = Duration::from_secs(120);
+const ALONE_LIMIT: Duration = Duration::from_secs(300);
 
 /// A sitting.
 struct Sitting<'a> {
@@ -89,9 +94,9 @@ impl Real {
         if self.quick {
             return answers(&chosen, &settings);
         }
-        let runs = Runs::open(&self.runs)?;
+        let runs = Runs::open(&self.runs_of(self.size()))?;
         if self.pages {
-            return self.write_page(&runs);
+            return self.write_page();
         }
         // SAFETY: geteuid has no preconditions.
         if unsafe { libc::geteuid() } != 0 {
@@ -108,7 +113,7 @@ impl Real {
         let measured = sitting.measure(&chosen);
         sitting.bar.finish_and_clear();
         // What is there is shown, also after Ctrl-C.
-        self.write_page(&sitting.runs)?;
+        self.write_page()?;
         measured?;
         match sitting.failed.as_slice() {
             [] => Ok(()),
@@ -120,15 +125,24 @@ impl Real {
         }
     }
 
-    fn write_page(&self, runs: &Runs) -> Result<(), Failure> {
-        let all: Vec<Measured> =
-            self.all().into_iter().map(|program| known(runs, program, &self.sizes)).collect();
-        let (text, plot) = page::text(&all)?;
+    fn write_page(&self) -> Result<(), Failure> {
+        let all = |size| {
+            let runs = Runs::open(&self.runs_of(size))?;
+            let all = self.all(size).into_iter();
+            Ok::<Vec<Measured>, Failure>(
+                all.map(|program| known(&runs, program, &self.sizes)).collect(),
+            )
+        };
+        let (large, small) = (all(Size::Large)?, all(Size::Small)?);
+        let (text, plot) = page::text(&large, &small)?;
         let [page, svg] = page::FILES.map(|name| self.out.join(name));
         page::put(&page, &text)?;
         let plot = plot.map_or(Ok(()), |plot| std::fs::write(&svg, plot));
         plot.map_err(|error| Failure::os(svg.display(), &error))?;
-        output::line(text)
+        output::line(text)?;
+        // What all of it comes to, where it is seen at once.
+        let asked = if self.size() == Size::Small { &small } else { &large };
+        output::line(page::summary(asked))
     }
 }
 
@@ -139,8 +153,8 @@ fn each(
 ) -> Result<(), Failure> {
     let mut failed = Vec::new();
     for program in chosen {
-        if let Some(need) = scratch::missing(program) {
-            failed.push(format!("{}: no {need}", program.id));
+        if let Some(why) = scratch::missing(program) {
+            failed.push(format!("{}: {why}", program.id));
             continue;
         }
         match measure(program) {
@@ -188,10 +202,7 @@ fn percent(part: f64) -> String {
 
 fn list(chosen: &[&Program]) -> Result<(), Failure> {
     for program in chosen {
-        let missing = match scratch::missing(program) {
-            Some(need) => format!("{need} is missing: apt-get install {}", program.packages),
-            None => String::new(),
-        };
+        let missing = scratch::missing(program).unwrap_or_default();
         output::line(format!("{:18} {missing}", program.id).trim_end())?;
     }
     Ok(())
@@ -248,10 +259,8 @@ impl Sitting<'_> {
             tell(&self.bar, "zram: this kernel has none (CONFIG_ZRAM); left out");
         }
         for program in chosen {
-            if let Some(need) = scratch::missing(program) {
-                let (id, packages) = (program.id, program.packages);
-                let why = format!("{id}: skipped, no {need}: apt-get install {packages}");
-                tell(&self.bar, &why);
+            if let Some(why) = scratch::missing(program) {
+                tell(&self.bar, &format!("{}: skipped, {why}", program.id));
                 continue;
             }
             match self.program(program) {
@@ -415,9 +424,8 @@ fn said(trial: &Trial, record: &Record) -> String {
 fn answers(chosen: &[&Program], settings: &Settings) -> Result<(), Failure> {
     let mut failed = Vec::new();
     for program in chosen {
-        if let Some(need) = scratch::missing(program) {
-            let (id, packages) = (program.id, program.packages);
-            failed.push(format!("{id}: no {need}: apt-get install {packages}"));
+        if let Some(why) = scratch::missing(program) {
+            failed.push(format!("{}: {why}", program.id));
             continue;
         }
         match answer(program, settings) {

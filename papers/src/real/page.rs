@@ -1,4 +1,4 @@
-//! Page: the table and the plot of docs/measured/real-programs.md, between its markers.
+//! Page: the tables and the plot of docs/measured/real-programs.md, between its markers.
 //!
 //! Guarantees: what stands outside of the markers stays as it is; a number in the table is a run's.
 //! Never: measures.
@@ -7,12 +7,14 @@ use core::fmt::Write;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use super::behind;
 use super::chart::{Chart, Row};
-use super::contender::{Contender, Part};
-use super::programs::Program;
+use super::contender::Part;
+use super::measured::{Line, Measured};
 use super::scratch;
 use super::standing::{Speed, Standing};
 use crate::papers::figure;
+use crate::papers::numbers::median;
 use crate::papers::runs::Record;
 use deepheap_bench::failure::Failure;
 use deepheap_bench::marked_page::{END, between};
@@ -20,63 +22,6 @@ use deepheap_bench::marked_page::{END, between};
 /// The page's file, and the plot's.
 pub const FILES: [&str; 2] = ["real-programs.md", "real-programs.svg"];
 const BEGIN: &str = "<!-- measured: begin; written by `deepheap-papers real` -->";
-
-/// What is known of one program.
-#[derive(Clone, Debug)]
-pub struct Measured {
-    /// Which.
-    pub program: &'static Program,
-    /// Alone.
-    pub alone: Record,
-    /// For each size, and each of `Contender::LIMITED`.
-    pub limited: Vec<(Part, Vec<Record>)>,
-}
-
-/// A program with less than its peak.
-struct Line {
-    part: Part,
-    limit_bytes: u64,
-    deepheap: (Standing, String),
-    swap: (Standing, &'static str),
-    zram: Standing,
-}
-
-impl Line {
-    fn speeds(&self) -> (Speed, Speed) {
-        (Speed::of(self.deepheap.0, self.swap.0), Speed::of(self.zram, self.swap.0))
-    }
-}
-
-impl Measured {
-    /// Its peak alone: that of the first round, of which all sizes are parts.
-    pub fn peak_bytes(&self) -> Option<u64> {
-        Some(self.alone.rounds.first()?.numbers.get("peak_bytes")? as u64)
-    }
-
-    fn lines(&self) -> Vec<Line> {
-        let Some(peak) = self.peak_bytes() else { return Vec::new() };
-        let line = |(part, records): &(Part, Vec<Record>)| {
-            let of = |who: Contender| {
-                let at = Contender::LIMITED.into_iter().position(|it| it == who);
-                at.and_then(|at| records.get(at))
-            };
-            let standing = |who| of(who).map_or(Standing::Unknown, Standing::of);
-            let near = standing(Contender::Swap { page_cluster: 0 });
-            let ahead = standing(Contender::Swap { page_cluster: 3 });
-            let swap = near.better(ahead);
-            let cluster = if swap == near { "0" } else { "3" };
-            let ours = of(Contender::Deepheap);
-            Line {
-                part: *part,
-                limit_bytes: part.of(peak),
-                deepheap: (standing(Contender::Deepheap), ours.map_or_else(String::new, note)),
-                swap: (swap, cluster),
-                zram: standing(Contender::Zram),
-            }
-        };
-        self.limited.iter().map(line).collect()
-    }
-}
 
 /// What stands beside deepheap's time: why it gave none, and what it did not manage.
 fn note(record: &Record) -> String {
@@ -96,18 +41,25 @@ fn note(record: &Record) -> String {
     format!(" ({})", notes.join(", "))
 }
 
-/// Table, summary and plot.
-pub fn text(all: &[Measured]) -> Result<(String, Option<String>), Failure> {
-    let mut text = measured(all);
-    let plot = chart(all).svg()?;
-    if all.iter().any(|one| !one.alone.rounds.is_empty()) {
-        text.push('\n');
-        if plot.is_some() {
-            let _ = writeln!(text, "![Speed relative to swap]({})\n", FILES[1]);
-        }
-        text.push_str(&summary(all));
-        text.push_str(&table(all));
+/// Tables, summaries and plot, of programs of both sizes.
+pub fn text(large: &[Measured], small: &[Measured]) -> Result<(String, Option<String>), Failure> {
+    let mut text = measured(records(large).chain(records(small)));
+    let plot = chart(large).svg()?;
+    if plot.is_some() {
+        let _ = writeln!(text, "\n![Speed relative to swap]({})", FILES[1]);
     }
+    for (title, all) in [("About 1 GiB", large), ("About 100 MiB", small)] {
+        if all.iter().any(|one| !one.alone.rounds.is_empty()) {
+            let _ = write!(text, "\n## {title}\n\n{}\n{}", summary(all), table(all));
+            text.push_str(&behind::text(all));
+            text.push_str(&absent(all));
+        }
+    }
+    Ok((text, plot))
+}
+
+/// Which programs have no row, and why.
+fn absent(all: &[Measured]) -> String {
     let absent: Vec<String> = all
         .iter()
         .filter(|one| one.alone.rounds.is_empty())
@@ -117,10 +69,10 @@ pub fn text(all: &[Measured]) -> Result<(String, Option<String>), Failure> {
             _ => one.program.id.into(),
         })
         .collect();
-    if !absent.is_empty() {
-        let _ = writeln!(text, "\nNot measured: {}.", absent.join(", "));
+    match absent.as_slice() {
+        [] => String::new(),
+        absent => format!("\nNot measured: {}.\n", absent.join(", ")),
     }
-    Ok((text, plot))
 }
 
 fn records(all: &[Measured]) -> impl Iterator<Item = &Record> {
@@ -131,8 +83,9 @@ fn records(all: &[Measured]) -> impl Iterator<Item = &Record> {
 }
 
 /// When, where, by which command.
-fn measured(all: &[Measured]) -> String {
-    let rounds = || records(all).flat_map(|record| &record.rounds);
+fn measured<'m>(records: impl Iterator<Item = &'m Record>) -> String {
+    let records: Vec<&Record> = records.collect();
+    let rounds = || records.iter().flat_map(|record| &record.rounds);
     let dates: BTreeSet<&str> = rounds().map(|round| round.date.as_str()).collect();
     let commands: BTreeSet<String> = rounds().map(|round| format!("`{}`", round.command)).collect();
     let machines: BTreeSet<String> = rounds().map(|round| round.machine.sentence()).collect();
@@ -140,7 +93,7 @@ fn measured(all: &[Measured]) -> String {
         return "Nothing has been measured yet.\n".into();
     };
     let dates = if first == last { (*last).to_string() } else { format!("{first} to {last}") };
-    let most = records(all).map(|record| record.rounds.len()).max().unwrap_or(0);
+    let most = records.iter().map(|record| record.rounds.len()).max().unwrap_or(0);
     let rounds = if most == 1 { "one round".into() } else { format!("medians of {most} rounds") };
     format!(
         "Measured {dates}\nwith {}\non {}; {rounds}.\n",
@@ -149,10 +102,12 @@ fn measured(all: &[Measured]) -> String {
     )
 }
 
-fn summary(all: &[Measured]) -> String {
+/// What the rows come to, for each size.
+pub fn summary(all: &[Measured]) -> String {
     let mut text = String::from(
-        "| memory | programs | deepheap : swap, geometric mean | faster than swap | slower \
-         | zram : swap |\n|---|---|---|---|---|---|\n",
+        "| memory | times slower than alone: geometric mean | median | slowest \
+         | deepheap : swap, geometric mean | faster than swap | slower | zram : swap |\n\
+         |---|---|---|---|---|---|---|---|\n",
     );
     let mut parts: Vec<Part> = Vec::new();
     for (part, _) in all.iter().flat_map(|one| &one.limited) {
@@ -161,24 +116,43 @@ fn summary(all: &[Measured]) -> String {
         }
     }
     for part in parts {
-        let lines = all.iter().flat_map(Measured::lines).filter(|line| line.part == part);
-        let speeds: Vec<(Speed, Speed)> = lines.map(|line| line.speeds()).collect();
-        let ours = || speeds.iter().map(|(ours, _)| *ours);
-        let zram = speeds.iter().filter_map(|(_, zram)| zram.exactly());
+        let lines: Vec<Line<'_>> =
+            all.iter().flat_map(Measured::lines).filter(|line| line.part == part).collect();
+        let ours = || lines.iter().map(Line::beside_swap);
+        let zram = lines.iter().filter_map(|line| line.speeds().1.exactly());
         let at_least = |speed| matches!(speed, Speed::Exactly(x) | Speed::MoreThan(x) if x > 1.0);
         let at_most = |speed| matches!(speed, Speed::Exactly(x) | Speed::LessThan(x) if x < 1.0);
         let _ = writeln!(
             text,
             "| {part} | {} | {} | {} | {} | {} |",
-            ours().filter(|&speed| speed != Speed::Unknown).count(),
+            times_slower(&lines),
             mean(ours().filter_map(Speed::exactly)),
             ours().filter(|&speed| at_least(speed)).count(),
             ours().filter(|&speed| at_most(speed)).count(),
             mean(zram)
         );
     }
-    text.push_str("\nThe means are over those of which both ended in time.\n\n");
+    text.push_str(
+        "\nA run that was ended because it took too long counts as if it had ended then in the \
+         times slower than alone, and not at all in the means beside swap.\n",
+    );
     text
+}
+
+/// How many times slower than alone: the geometric mean, the median and the slowest.
+fn times_slower(lines: &[Line<'_>]) -> String {
+    let mut rows: Vec<(f64, Speed, &str)> = lines
+        .iter()
+        .filter_map(|line| Some((line.slower().bound()?, line.slower(), line.program.id)))
+        .collect();
+    rows.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let Some((_, slowest, program)) = rows.last() else {
+        return [figure::UNKNOWN; 3].join(" | ");
+    };
+    let all: Vec<f64> = rows.iter().map(|row| row.0).collect();
+    let slowest = format!("{} ({program})", slowest.shown());
+    let median = median(all.clone()).map_or_else(String::new, |times| format!("{times:.2}x"));
+    [mean(all.into_iter()), median, slowest].join(" | ")
 }
 
 /// The geometric mean, and of how many.
@@ -193,33 +167,28 @@ fn mean(values: impl Iterator<Item = f64>) -> String {
 
 fn table(all: &[Measured]) -> String {
     let mut text = String::from(
-        "| program | memory | alone | deepheap | swap (page-cluster) | zram | deepheap : swap | \
-         zram : swap |\n|---|---|---|---|---|---|---|---|\n",
+        "| program | memory | alone | deepheap | times slower | swap, page-cluster 0 | 3 | zram \
+         | deepheap : swap |\n|---|---|---|---|---|---|---|---|---|\n",
     );
     let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
     for one in all {
         let peak = one.peak_bytes().map_or_else(|| figure::UNKNOWN.into(), mib);
         for (index, line) in one.lines().iter().enumerate() {
             let (name, alone) = match index {
-                0 => (format!("{} ({peak})", one.program.id), Standing::of(&one.alone).shown()),
+                0 => (format!("{} ({peak})", one.program.id), line.alone.shown()),
                 _ => (String::new(), String::new()),
             };
-            let (ours, zram) = line.speeds();
-            let (standing, note) = &line.deepheap;
-            let cluster = match line.swap.0 {
-                Standing::Took(_) => format!(" ({})", line.swap.1),
-                _ => String::new(),
-            };
+            let [near, ahead] = line.swaps.map(Standing::shown);
             let _ = writeln!(
                 text,
-                "| {name} | {}: {} | {alone} | {}{note} | {}{cluster} | {} | {} | {} |",
+                "| {name} | {}: {} | {alone} | {}{} | {} | {near} | {ahead} | {} | {} |",
                 line.part,
                 mib(line.limit_bytes),
-                standing.shown(),
-                line.swap.0.shown(),
+                line.deepheap().shown(),
+                line.ours.map_or_else(String::new, note),
+                line.slower().shown(),
                 line.zram.shown(),
-                ours.shown(),
-                zram.shown()
+                line.beside_swap().shown(),
             );
         }
     }
@@ -261,15 +230,6 @@ mod tests {
 
     use super::super::programs;
     use super::*;
-    use crate::papers::runs::Round;
-
-    fn record(numbers: &serde_json::Value) -> Record {
-        let round: Round = serde_json::from_value(json!({
-            "date": "2026-11-23", "command": "deepheap-papers real", "machine": { "cpus": 2 },
-            "limit_bytes": null, "numbers": numbers, "report": null }))
-        .unwrap();
-        Record { rounds: vec![round], ..Record::empty("x", &serde_json::Value::Null) }
-    }
 
     fn example() -> Measured {
         let limited = [
@@ -281,30 +241,49 @@ mod tests {
         let faster = [json!({ "seconds": 4.0 }), json!({ "seconds": 6.0 }), json!({ "late": 40 })];
         Measured {
             program: &programs::ALL[0],
-            alone: record(&json!({ "seconds": 1.5, "peak_bytes": 209_715_200.0 })),
+            alone: Record::example(&json!({ "seconds": 1.5, "peak_bytes": 209_715_200.0 })),
             limited: vec![
-                (Part::USUAL[1], faster.iter().map(record).collect()),
-                (Part::USUAL[2], limited.iter().map(record).collect()),
+                (Part::USUAL[1], faster.iter().map(Record::example).collect()),
+                (Part::USUAL[2], limited.iter().map(Record::example).collect()),
             ],
         }
     }
 
     #[test]
     fn a_table_tells_times_bounds_and_what_is_not_managed() {
-        let (text, plot) = text(&[example()]).unwrap();
+        let (text, plot) = text(&[example()], &[]).unwrap();
         let name = programs::ALL[0].id;
         for line in [
             &format!(
-                "| {name} (200 MiB) | 1/2: 100 MiB | 1.50 s | 4 s | 6 s (0) | - | 1.50x | - |"
+                "| {name} (200 MiB) | 1/2: 100 MiB | 1.50 s | 4 s | 2.67x | 6 s | > 40 s | - \
+                 | 1.50x |"
             ),
-            "|  | 1/4: 50 MiB |  | killed (100 MiB unmanaged) | 6 s (3) | does not fit | - | - |",
-            "| 1/2 | 1 | 1.50x of 1 | 1 | 0 | - |",
+            "|  | 1/4: 50 MiB |  | killed (100 MiB unmanaged) | - | 9 s | 6 s | does not fit | - |",
+            &format!("| 1/2 | 2.67x of 1 | 2.67x | 2.67x ({name}) | 1.50x of 1 | 1 | 0 | - |"),
+            "| 1/4 | - | - | - | - | 0 | 0 | - |",
+            "## About 1 GiB",
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }
+        assert!(!text.contains("100 MiB\n"), "nothing small was measured: {text}");
         assert!(plot.is_some());
         let nothing = Measured { alone: Record::empty("x", &json!(null)), ..example() };
-        assert!(super::text(&[nothing]).unwrap().0.contains("Not measured: "));
+        let text = super::text(&[example(), nothing], &[]).unwrap().0;
+        assert!(text.contains("Not measured: "), "{text}");
+    }
+
+    #[test]
+    fn a_bound_counts_in_how_many_times_slower() {
+        let with = |seconds: f64, ours| Measured {
+            alone: Record::example(&json!({ "seconds": seconds, "peak_bytes": 1e8 })),
+            limited: vec![(Part::USUAL[0], vec![Record::example(&ours)])],
+            ..example()
+        };
+        let late = with(2.0, json!({ "late": 40.0 }));
+        let all = [with(1.0, json!({ "seconds": 5.0 })), late, with(1.0, json!({ "killed": 1 }))];
+        let name = programs::ALL[0].id;
+        let row = format!("| 2/3 | 10.00x of 2 | 12.50x | > 20.0x ({name}) | - | 0 | 0 | - |");
+        assert!(summary(&all).contains(&row), "{}", summary(&all));
     }
 
     #[test]

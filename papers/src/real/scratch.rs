@@ -33,15 +33,25 @@ pub struct Scratch<'p> {
     amount: u64,
 }
 
-/// The first of a program's needs that is not there.
-pub fn missing(program: &Program) -> Option<&'static str> {
-    program.needs.iter().copied().find(|need| find(need).is_none())
+/// What to do about the first of a program's needs that is not there.
+pub fn missing(program: &Program) -> Option<String> {
+    let need = program.needs.iter().find(|need| find(need).is_none())?;
+    Some(format!("no {need}; `make real-deps` installs {}", program.packages))
 }
 
-/// Where the first of some commands is, in PATH or where it says.
+/// Where `make real-deps` installs modules of Python: beside the folder of this program.
+fn modules() -> PathBuf {
+    let own = std::env::current_exe().unwrap_or_default();
+    own.parent().and_then(Path::parent).unwrap_or(Path::new(".")).join("real-python")
+}
+
+/// Where the first of some commands is, in PATH or where it says; or a module.
 fn find(commands: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     commands.split('|').find_map(|command| {
+        if let Some(module) = command.strip_prefix("python:") {
+            return Some(modules().join(module)).filter(|path| path.exists());
+        }
         if command.starts_with('/') {
             return Some(PathBuf::from(command)).filter(|path| path.exists());
         }
@@ -119,7 +129,8 @@ impl<'p> Scratch<'p> {
         for name in CLEARED {
             command.env_remove(name);
         }
-        command.env("LC_ALL", "C").env("PYTHONHASHSEED", "0").env("TMPDIR", &self.folder);
+        command.env("LC_ALL", "C").env("TMPDIR", &self.folder);
+        command.env("PYTHONHASHSEED", "0").env("PYTHONPATH", modules());
         command.envs(self.program.environment.iter().copied());
         command.current_dir(&self.folder);
         Ok(command)
@@ -157,5 +168,6 @@ mod tests {
         assert_eq!(find("/bin/sh"), Some("/bin/sh".into()));
         assert!(find("no-such-command|sh").is_some());
         assert_eq!(find("no-such-command|/nowhere/sh"), None);
+        assert_eq!(find("python:no_such_module"), None);
     }
 }

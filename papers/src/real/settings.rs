@@ -38,8 +38,12 @@ pub struct Real {
     /// Only these programs; --list shows them
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     programs: Vec<String>,
+    /// Programs of about 100 MiB, the second table of the page, instead of 1 GiB
+    #[arg(long, conflicts_with = "quick")]
+    small: bool,
     /// How much work the program gets, as many records or the like; its page is another then
-    #[arg(long, value_name = "COUNT", requires_all = ["programs", "out", "runs"])]
+    #[arg(long, value_name = "COUNT", requires_all = ["programs", "out", "runs"],
+        conflicts_with = "small")]
     amount: Option<u64>,
     /// Parts of the peak alone
     #[arg(long, value_delimiter = ',', value_name = "PART", default_values_t = Part::USUAL)]
@@ -63,15 +67,25 @@ pub struct Real {
     /// The folder of real-programs.md and its plot
     #[arg(long, default_value = "docs/measured", value_name = "PATH")]
     pub(super) out: PathBuf,
-    /// The folder of what was measured, a file for each program, part and contender
+    /// The file of what was measured, a line for each program, part and contender; that of --small
+    /// has this name and `.small`
     #[arg(long, default_value = "target/real-programs", value_name = "PATH")]
-    pub(super) runs: PathBuf,
+    runs: PathBuf,
     /// Where store and swap file lie
     #[arg(long, default_value = ".", value_name = "PATH")]
     dir: PathBuf,
     /// The `deepheap` command [default: the one beside this program]
     #[arg(long, value_name = "PATH")]
     deepheap: Option<PathBuf>,
+}
+
+/// How large the programs are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// About 1 GiB.
+    Large,
+    /// About 100 MiB.
+    Small,
 }
 
 /// What all trials share.
@@ -99,12 +113,28 @@ impl Settings {
 }
 
 impl Real {
+    /// The size that is measured.
+    pub(super) fn size(&self) -> Size {
+        if self.small { Size::Small } else { Size::Large }
+    }
+
+    /// The file of what was measured of a size.
+    pub(super) fn runs_of(&self, size: Size) -> PathBuf {
+        match size {
+            Size::Large => self.runs.clone(),
+            Size::Small => self.runs.with_added_extension("small"),
+        }
+    }
+
     /// All programs, with the work that they get.
-    pub(super) fn all(&self) -> Vec<&'static Program> {
-        let with = |program: &'static Program| match self.amount {
-            // They are as many as the program's arguments name, and live as long as it.
-            Some(amount) => &*Box::leak(Box::new(Program { amount, ..*program })),
-            None => program,
+    pub(super) fn all(&self, size: Size) -> Vec<&'static Program> {
+        let with = |program: &'static Program| {
+            let amount = match size {
+                Size::Large => self.amount.unwrap_or(program.amount),
+                Size::Small => program.small_amount,
+            };
+            // They are as many as the table's, for each size, and live as long as the command.
+            &*Box::leak(Box::new(Program { amount, ..*program }))
         };
         programs::ALL.iter().map(with).collect()
     }
@@ -122,7 +152,7 @@ impl Real {
             (self.programs.is_empty() || is_named)
                 && (!self.quick || program.quick_amount.is_some())
         };
-        Ok(self.all().into_iter().filter(is_chosen).collect())
+        Ok(self.all(self.size()).into_iter().filter(is_chosen).collect())
     }
 
     /// With all defaults filled in.

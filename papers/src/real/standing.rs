@@ -109,6 +109,14 @@ impl Speed {
         }
     }
 
+    /// The number, or that of the bound.
+    pub fn bound(self) -> Option<f64> {
+        match self {
+            Self::Exactly(times) | Self::MoreThan(times) | Self::LessThan(times) => Some(times),
+            Self::Unknown => None,
+        }
+    }
+
     /// The number, if there is one.
     pub fn exactly(self) -> Option<f64> {
         match self {

@@ -16,6 +16,7 @@ use super::load::Load;
 use super::programs::{Batch, Job};
 use super::scratch::Scratch;
 use super::settings::Settings;
+use super::spent::Spent;
 use crate::papers::launch::{Ended, Running};
 use crate::papers::numbers::Numbers;
 use deepheap_bench::cgroup::{Cgroup, Swapping};
@@ -33,8 +34,9 @@ const BUDGET_LEAST_BYTES: u64 = 8 << 20;
 /// How many budgets deepheap gets: a smaller one if it was killed for memory, a larger one if it
 /// left more than a twentieth of what it may take.
 const BUDGETS: u32 = 3;
-/// The run that shows what lies outside of the budget takes this part of the time at most.
-const PROBE_PART: u32 = 4;
+/// The run that shows what lies outside of the budget takes this part of the time at most: twice
+/// what the program alone takes.
+const PROBE_PART: u32 = 10;
 /// Zram's pool leaves a program at least this part of its memory.
 const ZRAM_LEAST_PART: u64 = 8;
 /// How far from what they may take program and pool may be, as a part; twice as far is unfit.
@@ -105,8 +107,8 @@ pub fn answer(
 ) -> Result<Trial, Failure> {
     let before =
         budget.map_or_else(Vec::new, |budget| launcher(scratch, &budget.to_string(), settings));
-    let end = execute(scratch, &before, None, limit, &mut || ())?;
-    Ok(told(end, limit, read_stats(scratch)))
+    let ran = execute(scratch, &before, None, limit, &mut || ())?;
+    Ok(told(ran, limit, read_stats(scratch)))
 }
 
 /// Runs it in a cgroup without a limit, alone or with as much RAM as holds a bound on stalls.
@@ -126,13 +128,13 @@ pub fn unlimited(
     });
     let (mut looks, mut sum) = (0u64, 0.0);
     let mut look = || {
-        if let Ok(bytes) = cgroup.usage_bytes() {
+        if let Ok(bytes) = cgroup.needed_bytes() {
             (looks, sum) = (looks + 1, sum + bytes as f64);
         }
     };
-    let end = execute(scratch, &before, Some(&cgroup), limit, &mut look)?;
+    let ran = execute(scratch, &before, Some(&cgroup), limit, &mut look)?;
     let stats = if stall.is_some() { read_stats(scratch) } else { Value::Null };
-    let mut trial = told(end, limit, stats);
+    let mut trial = told(ran, limit, stats);
     trial.numbers.set("mean_bytes", sum / looks.max(1) as f64);
     Ok(trial)
 }
@@ -169,19 +171,21 @@ fn on_kernel(
         if let Some(zram) = &zram {
             let pool = zram.pool_bytes();
             pool_peak = pool_peak.max(pool);
-            peak = peak.max(pool + cgroup.usage_bytes().unwrap_or(0));
+            peak = peak.max(pool + cgroup.needed_bytes().unwrap_or(0));
         }
         lender.iter_mut().for_each(Lender::look);
     };
-    let end = execute(scratch, &[], Some(&cgroup), time, &mut look);
-    let end = match end {
+    let ran = execute(scratch, &[], Some(&cgroup), time, &mut look);
+    let ran = match ran {
         Err(Failure::Interrupted(signal)) => return Err(Failure::Interrupted(signal)),
-        Err(_) if lender.as_ref().is_some_and(Lender::has_ended) => End::Killed,
-        end => end?,
+        Err(_) if lender.as_ref().is_some_and(Lender::has_ended) => {
+            (End::Killed, Numbers::default())
+        }
+        ran => ran?,
     };
-    let mut trial = told(end, time, Value::Null);
+    let mut trial = told(ran, time, Value::Null);
     let spared = lender.map_or(0, |lender| lender.times());
-    note_use(&mut trial, &cgroup, terms);
+    terms.bytes.into_iter().for_each(|bytes| trial.numbers.set("limit_bytes", bytes as f64));
     trial.numbers.set("spared", spared as f64);
     if zram.is_some() {
         trial.numbers.set("pool_bytes", pool_peak as f64);
@@ -264,9 +268,9 @@ fn on_deepheap(
         let cgroup = Cgroup::create(&mut ledger)?;
         limit.map_or(Ok(()), |limit| cgroup.limit(limit, Swapping::Off))?;
         let before = launcher(scratch, &budget.to_string(), settings);
-        let end = execute(scratch, &before, Some(&cgroup), time, &mut || ())?;
-        let mut trial = told(end, time, read_stats(scratch));
-        note_use(&mut trial, &cgroup, terms);
+        let ran = execute(scratch, &before, Some(&cgroup), time, &mut || ())?;
+        let mut trial = told(ran, time, read_stats(scratch));
+        limit.into_iter().for_each(|bytes| trial.numbers.set("limit_bytes", bytes as f64));
         trial.numbers.set("budget_bytes", budget as f64);
         Ok::<Trial, Failure>(trial)
     };
@@ -338,9 +342,8 @@ fn largest(lines: &str) -> Value {
     all.max_by_key(used).unwrap_or(Value::Null)
 }
 
-/// As numbers.
-fn told(end: End, limit: Duration, stats: Value) -> Trial {
-    let mut numbers = Numbers::default();
+/// As numbers, besides those of what it spent.
+fn told((end, mut numbers): (End, Numbers), limit: Duration, stats: Value) -> Trial {
     let mut digest = None;
     match end {
         End::Done { seconds, digest: found } => {
@@ -353,6 +356,7 @@ fn told(end: End, limit: Duration, stats: Value) -> Trial {
     let of_deepheap = [
         ("unmanaged_bytes", UNMANAGED),
         ("used_bytes", "/memory/used_bytes"),
+        ("cached_faults", "/faults/cached/count"),
         ("stored_faults", "/faults/stored/count"),
         ("evictions", "/evictions/total"),
         ("read_bytes", "/device/read_bytes"),
@@ -367,24 +371,22 @@ fn told(end: End, limit: Duration, stats: Value) -> Trial {
     Trial { numbers, digest, stats }
 }
 
-fn note_use(trial: &mut Trial, cgroup: &Cgroup, terms: &Terms) {
-    let usage = cgroup.usage(0, 0);
-    let peak = usage.peak_bytes;
-    peak.into_iter().for_each(|bytes| trial.numbers.set("peak_bytes", bytes as f64));
-    terms.bytes.into_iter().for_each(|bytes| trial.numbers.set("limit_bytes", bytes as f64));
-}
-
-/// Runs the program; `look` is called again and again.
+/// Runs the program, and tells what it spent; `look` is called again and again.
 fn execute(
     scratch: &Scratch<'_>,
     before: &[String],
     cgroup: Option<&Cgroup>,
     limit: Duration,
     look: &mut dyn FnMut(),
-) -> Result<End, Failure> {
+) -> Result<(End, Numbers), Failure> {
     scratch.warm();
     let mut command = scratch.command(before)?;
     cgroup.map_or(Ok(()), |cgroup| cgroup.enclose(&mut command))?;
+    let mut spent = Spent::new(cgroup);
+    let look = &mut || {
+        spent.look();
+        look();
+    };
     let end = match &scratch.program().job {
         Job::Batch(batch) => {
             let started = Instant::now();
@@ -399,11 +401,12 @@ fn execute(
             serve(server, *load, scratch, limit, look)
         }
     };
-    match end {
-        Err(Failure::Interrupted(signal)) => Err(Failure::Interrupted(signal)),
-        Err(_) if cgroup.is_some_and(|cgroup| cgroup.oom_kills() > 0) => Ok(End::Killed),
-        end => end,
-    }
+    let end = match end {
+        Err(Failure::Interrupted(signal)) => return Err(Failure::Interrupted(signal)),
+        Err(_) if cgroup.is_some_and(|cgroup| cgroup.oom_kills() > 0) => End::Killed,
+        end => end?,
+    };
+    Ok((end, spent.numbers()))
 }
 
 fn finish(
@@ -418,7 +421,7 @@ fn finish(
     if ended.is_late {
         return Ok(End::Late);
     }
-    let output = ended.bytes(batch.status)?;
+    let output = ended.bytes()?;
     Ok(End::Done { seconds, digest: digest(&output, batch.compared) })
 }
 
@@ -522,7 +525,8 @@ mod tests {
         let stats = largest(&format!("{}\n{}\nno JSON", line(5, false), line(9, true)));
         assert_eq!(stats["managing"], true);
         let with = json!({ "memory": { "used_bytes": 1, "unmanaged_bytes": 100 } }).to_string();
-        let trial = told(End::Late, Duration::from_secs(3), largest(&with));
+        let late = (End::Late, Numbers::default());
+        let trial = told(late, Duration::from_secs(3), largest(&with));
         assert_eq!(trial.numbers.get("unmanaged_bytes"), Some(100.0));
         assert_eq!(trial.numbers.get("late"), Some(3.0));
         assert_eq!(largest(""), Value::Null);

@@ -1,0 +1,1 @@
+SELECT count(*), max(length(k)), sum(n % 1009 * (place % 17)) FROM (SELECT k, n, row_number() OVER (ORDER BY k) AS place FROM (SELECT md5(n::text) AS k, n FROM (SELECT generate_series(1, :count) AS n) numbers) keys) places;
