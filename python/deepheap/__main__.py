@@ -15,7 +15,7 @@ import sys
 from ._library import FOLDER
 
 #: Options of `deepheap run` that take no value.
-FLAGS = frozenset({"--show-stats", "--no-children", "--force", "--encrypt", "--help"})
+FLAGS = frozenset({"--show-stats", "--quiet", "--no-children", "--force", "--encrypt", "--help"})
 
 
 def split(arguments: list[str]) -> tuple[list[str], list[str]]:

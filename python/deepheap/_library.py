@@ -34,11 +34,17 @@ class Error(Exception):
         self.code = code
 
 
+# Tracebacks show it as the name that programs catch.
+Error.__module__ = "deepheap"
+
+
 class Library:
     """The functions of the library, with their types."""
 
     def __init__(self) -> None:
         handle, self.was_there = _native.open_library(str(FOLDER / "libdeepheap_preload.so"))
+        #: The settings with which ``init`` has started it.
+        self.started_with: bytes | None = None
         calls = ctypes.CDLL(None, handle=handle)
         text, address, size = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t
         number, count = ctypes.c_int, ctypes.c_ssize_t
@@ -133,15 +139,18 @@ def init(
     deepheap``), whose settings stand.
 
     Raises ``Error`` if a setting is wrong, if the store or the kernel cannot be used, or if
-    deepheap has started already.
+    deepheap has started already with others. With the same settings it may be called again.
     """
     given = settings_text({"ram": ram, "store": store, **settings})
     opened = library()
+    if given == opened.started_with:
+        return True
     code = opened.init(given or None)
     if code == STARTED_ERROR and opened.was_there:
         return False
     if code != 0:
         raise opened.error(code)
+    opened.started_with = given
     return True
 
 

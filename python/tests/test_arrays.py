@@ -181,6 +181,8 @@ def test_errors_are_exceptions_with_the_sentences_of_deepheap(program):
         os.mkdir("a, folder")
         assert deepheap.init(ram=32 * MIB, store=os.path.abspath("a, folder"), store_size="64M")
         assert deepheap.stats()["memory"]["budget_bytes"] in (0, 32 * MIB)
+        assert deepheap.init(ram=32 * MIB, store=os.path.abspath("a, folder"), store_size="64M")
+        assert deepheap.Error.__module__ == "deepheap"
         try:
             deepheap.init()
         except deepheap.Error as error:
