@@ -328,9 +328,15 @@ struct dh_stats {
     uint64_t wait_log_ns;        /* for room in the log; */
     uint64_t wait_table_ns;      /* for the object table; */
     uint64_t wait_other_ns;      /* for a processor, or the kernel; 0: none took a millisecond */
+
+    uint64_t touched_peak_bytes;   /* since version 10: the most touched and not given back */
+    uint64_t committed_peak_bytes; /* the most pages handed to the heap */
+    uint64_t stored_peak_bytes;    /* the most live bytes on the device */
+    uint64_t better_budget_bytes;  /* with so much RAM it would wait clearly less; 0: not known */
+    uint64_t better_share_ppm;     /* this share of run_ns, in millionths */
 };
 
-#define DH_STATS_VERSION 9
+#define DH_STATS_VERSION 10
 
 /*
  * Fills `out`. `size` is sizeof(struct dh_stats) as the caller was compiled. A shorter struct is

@@ -4,6 +4,7 @@
 //! Threads: any; `rebalance` gives page buffer and object cache what the rest leaves.
 
 pub(crate) mod balancer;
+pub(crate) mod more_ram;
 pub(crate) mod rebalance;
 pub(crate) mod table_room;
 

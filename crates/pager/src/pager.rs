@@ -26,6 +26,7 @@ use crate::PAGE;
 use crate::ahead::Ahead;
 use crate::ahead::ask::Asker;
 use crate::budget::balancer::Balancer;
+use crate::budget::more_ram::MoreRam;
 use crate::budget::{self, Budget};
 use crate::calls::pins::Pins;
 use crate::checkpoint::capture::Capture;
@@ -87,6 +88,7 @@ pub struct Pager {
     pub(crate) residency: Residency,
     pub(crate) budget: Budget,
     pub(crate) balancer: Balancer,
+    pub(crate) more_ram: MoreRam,
     pub(crate) gate: Gate,
     pub(crate) capture: Capture,
     pub(crate) plain_spans: PlainSpans,
@@ -160,6 +162,7 @@ impl Pager {
                 },
                 budget: Budget::new(bytes, options.page_buffer_bytes),
                 balancer: Balancer::new(options.page_buffer_bytes.is_none()),
+                more_ram: MoreRam::new(),
                 gate: Gate::new(),
                 capture: Capture::new(),
                 plain_spans: PlainSpans::none(),

@@ -96,6 +96,18 @@ impl<M: Memory> Ghost<M> {
         })
     }
 
+    /// How many insertions ago the page was inserted, rounded up to a tick; none if it is not
+    /// remembered.
+    pub fn insertions_since(&self, page: u32) -> Option<u32> {
+        let (bucket, fingerprint) = self.find(page);
+        let now = self.tick(self.insertions.load(Ordering::Relaxed));
+        let ages = bucket.iter().filter_map(|entry| {
+            let seen = entry.load(Ordering::Relaxed);
+            is_of(seen, fingerprint).then(|| Self::age(seen, now))
+        });
+        ages.min().filter(|&age| age <= TICKS).map(|age| (age + 1) * self.tick_length())
+    }
+
     /// The queue that the page's object left, if the page is remembered. Forgets it.
     pub fn take(&self, page: u32) -> Option<Queue> {
         let (bucket, fingerprint) = self.find(page);
@@ -115,8 +127,12 @@ impl<M: Memory> Ghost<M> {
     }
 
     fn tick(&self, insertions: u32) -> u32 {
-        let each = (self.buckets.load(Ordering::Relaxed) * WAYS) as u32 / TICKS;
-        insertions / each % TICKS_KEPT + 1
+        insertions / self.tick_length() % TICKS_KEPT + 1
+    }
+
+    /// Insertions of a tick.
+    fn tick_length(&self) -> u32 {
+        (self.buckets.load(Ordering::Relaxed) * WAYS) as u32 / TICKS
     }
 
     /// The page's bucket, and its fingerprint in the upper 24 bits.
@@ -167,6 +183,22 @@ mod tests {
         assert_eq!(known, 0);
         let known = pages(200_000).filter(|page| ghost.take(*page).is_some()).count();
         assert!(known > 7000, "{known} of 8192");
+    }
+
+    #[test]
+    fn how_long_ago_a_page_left_is_known_to_a_tick() {
+        let ghost = ghost(1 << 16);
+        ghost.grow(16_384);
+        assert_eq!(ghost.insertions_since(0), None);
+        (0..16_000).for_each(|page| ghost.insert(page, Queue::Small));
+        let mut known = 0;
+        for page in 0..16_000 {
+            let Some(since) = ghost.insertions_since(page) else { continue };
+            let insertions = 16_000 - page;
+            assert!((insertions..=insertions + 512).contains(&since), "{page}: {since}");
+            known += 1;
+        }
+        assert!(known > 12_000, "{known}");
     }
 
     #[test]

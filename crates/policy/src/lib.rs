@@ -13,6 +13,7 @@ pub mod budget_split;
 pub mod fair_share;
 pub mod ghost;
 pub mod history;
+pub mod more_ram;
 pub mod replacement;
 pub mod sequence;
 pub mod stall_bound;

@@ -2,6 +2,7 @@
 //! stalls, share a pool's RAM and fill a second tier.
 
 pub(crate) mod budget;
+pub(crate) mod ceiling;
 pub(crate) mod least_ram;
 pub(crate) mod pool;
 pub(crate) mod pool_share;

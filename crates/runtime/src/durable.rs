@@ -37,7 +37,7 @@ use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::mapping;
 use deepheap_sys::threads::thread;
 
-use crate::control::budget::take_back;
+use crate::control::ceiling::take_back;
 use crate::durable::error::CheckpointError;
 use crate::durable::state::Durable;
 use crate::durable::worker::Checkpoint;

@@ -6,6 +6,7 @@ pub use deepheap_durable::{inspect, repair};
 pub use deepheap_measure::size;
 pub use deepheap_pager::Survey;
 pub use deepheap_sys::faults::{deferral, fault_signal};
+pub use deepheap_sys::files::descriptor_mail;
 pub use deepheap_sys::files::own_descriptor::is_own as is_own_descriptor;
 pub use deepheap_sys::files::stream_list;
 pub use deepheap_sys::memory::pinned_allocator::PinnedAllocator;
@@ -23,6 +24,7 @@ pub use crate::memory::residency::{
 pub use crate::memory::thread_cache::thread_exit;
 pub use crate::process::fork::{fork_child, fork_parent, fork_prepare};
 pub use crate::process::host;
+pub use crate::process::parent::PARENT_VARIABLE;
 pub use crate::process::rights::provide;
 pub use crate::process::start::has_address_space;
 #[cfg(feature = "device-hook")]

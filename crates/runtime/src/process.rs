@@ -9,6 +9,7 @@
 
 pub(crate) mod children;
 pub(crate) mod fork;
+pub(crate) mod parent;
 pub(crate) mod provision;
 pub(crate) mod rights;
 pub(crate) mod start;

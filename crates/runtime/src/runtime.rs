@@ -32,6 +32,7 @@ use deepheap_sys::threads::{cancellation, tls};
 use crate::control::stall_share::StallShare;
 use crate::durable::state::Durable;
 use crate::memory::area_table::Areas;
+use crate::process::parent::Parent;
 use crate::process::provision::Provision;
 use crate::settings::config::{Config, OPEN_MAX};
 use crate::stats::page::StatsPage;
@@ -75,6 +76,7 @@ pub(crate) struct OfProcess {
     /// Bytes of the budget that durable heaps have.
     pub(crate) lent: AtomicUsize,
     pub(crate) trace: TraceRecorder,
+    pub(crate) parent: Parent,
 }
 
 /// How far what was freed is given back (`release`).
@@ -248,8 +250,8 @@ impl Runtime {
         let stats = StatsPage::create()
             .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::ENOMEM)))?;
         let runtime = Self::in_region(config, stats, (region_base, REGION_BYTES), None)?;
-        let process =
-            OfProcess { child_folders, first: std::process::id(), ..OfProcess::default() };
+        let (first, parent) = (std::process::id(), Parent::of_environment());
+        let process = OfProcess { child_folders, first, parent, ..OfProcess::default() };
         Ok(Runtime { process, ..runtime })
     }
 

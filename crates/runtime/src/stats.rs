@@ -25,7 +25,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute_mut, tran
 use crate::stats::histogram::Histogram;
 
 /// Version of the layout of [`Stats`] and of the shared statistics page.
-pub const STATS_VERSION: u32 = 9;
+pub const STATS_VERSION: u32 = 10;
 
 /// A number of [`Stats`]: which of those behind the latencies. `number!(pins)` is that of a field.
 #[doc(hidden)]
@@ -320,6 +320,19 @@ pub struct Stats {
     pub wait_table_ns: u64,
     /// That waited for none of these: a processor was lacking, or the kernel was slow.
     pub wait_other_ns: u64,
+
+    /// The most bytes that the program had touched and not given back at a time; while nothing is
+    /// managed, of all pages handed to the heap.
+    pub touched_peak_bytes: u64,
+    /// The most bytes of pages that the heap was handed at a time.
+    pub committed_peak_bytes: u64,
+    /// The most live bytes on the device at a time.
+    pub stored_peak_bytes: u64,
+    /// The RAM budget with which the program would wait clearly less, in bytes; 0: it waits little,
+    /// or none is known.
+    pub better_budget_bytes: u64,
+    /// The share of its run time that a thread would wait with that, in millionths.
+    pub better_share_ppm: u64,
 }
 
 /// Bytes of one block of the store.

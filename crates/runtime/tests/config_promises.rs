@@ -160,7 +160,7 @@ fn every_key_is_read() {
          overcommit:strict,page_buffer:40%,segment:512K,\
          compress:LZ4,objects:64-2K,micro-pages:on,mmap:2M,strides:no,sequences:no,\
          discard:no,stats:/tmp/s.json,show_stats:yes,\
-         trace:/tmp/t,children:no,force:1,encrypt:yes,",
+         trace:/tmp/t,quiet:yes,children:no,force:1,encrypt:yes,",
     )
     .expect("all keys");
     let expected = Config {
@@ -179,6 +179,7 @@ fn every_key_is_read() {
         stats_file: Some(PathBuf::from("/tmp/s.json")),
         trace_file: Some(PathBuf::from("/tmp/t")),
         show_stats: true,
+        quiet: true,
         children: false,
         force: true,
         encrypt: true,
@@ -327,6 +328,7 @@ fn any_config() -> impl Strategy<Value = Config> {
                 sequences: flags[2] != flags[4],
                 discard: flags[3] != flags[4],
                 show_stats: flags[0],
+                quiet: flags[1] != flags[2],
                 children: flags[1],
                 force: flags[2],
                 encrypt: flags[0] != flags[1],
@@ -351,7 +353,7 @@ fn pieces() -> Vec<&'static str> {
     const WORDS: &str = "ram: stall: pool: auto store: store_size: store-size: store_floor: \
         tier: :1G :16 \
         overcommit: lazy strict page_buffer: compress: mmap: objects: micro_pages: segment: \
-        strides: sequences: discard: stats: trace: show_stats: children: force: \
+        strides: sequences: discard: stats: trace: show_stats: quiet: children: force: \
         encrypt: ram , : \\ \\, \\\\ é % 50% - . 64-2K 1.5G 256M 1T ib lz4 off \
         9999999999999999999999 18446744073709551615 1e9 yes no /var/tmp +1";
     WORDS.split(' ').chain([" ", "\\ ", "\n", "\0", "\u{a0}"]).collect()

@@ -37,6 +37,7 @@ errnos! {
     EBADF: "Bad file descriptor",
     EBUSY: "Device or resource busy",
     ECHILD: "No child processes",
+    ECONNREFUSED: "Connection refused",
     EDEADLK: "Resource deadlock avoided",
     EDQUOT: "Disk quota exceeded",
     EEXIST: "File exists",

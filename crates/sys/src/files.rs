@@ -2,6 +2,7 @@
 //! not see.
 
 pub mod append_file;
+pub mod descriptor_mail;
 pub mod direct_file;
 pub mod file_status;
 pub mod joint_writes;

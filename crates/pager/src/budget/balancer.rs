@@ -157,6 +157,11 @@ impl Balancer {
         self.border.part.load(Ordering::Relaxed)
     }
 
+    /// The cost of a fault on a cached object as it was measured last, in nanoseconds.
+    pub(crate) fn fault_ns(&self) -> u64 {
+        SIGNAL_NS + self.fault.ns.load(Ordering::Relaxed)
+    }
+
     /// An object leaves the page buffer for the cache, or comes to the cache as a neighbour.
     pub(crate) fn leaves(&self, descriptor: &Descriptor) {
         descriptor.set_epoch(self.epoch.load(Ordering::Relaxed) as u8);

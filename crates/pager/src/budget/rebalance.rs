@@ -9,6 +9,7 @@
 use deepheap_heap::{PAGES_PER_SPAN, PageNo};
 use deepheap_policy::balance;
 use deepheap_policy::budget_split::{self, Share, Split};
+use deepheap_policy::more_ram::{self, STEPS};
 use deepheap_policy::replacement;
 use deepheap_residency::ownership::ObjectTable;
 use deepheap_residency::staging::Staging;
@@ -31,6 +32,8 @@ use crate::pager::Pager;
 use crate::patience::Patience;
 use crate::trace::Happened;
 
+/// A share of the page buffer is in parts of this, as a power of two.
+const SHARE_BITS: u32 = 16;
 /// Page buffer and cache keep this part of what all else leaves of the budget, however large the
 /// object table is.
 const OBJECTS_PART: usize = 4;
@@ -227,6 +230,7 @@ impl Pager {
             // Without those for making room.
             self.balancer.note_fault(ns.saturating_sub(report.moves.stall_ns));
         }
+        self.more_ram.note(report.spared_by, ns.saturating_sub(self.balancer.fault_ns()));
         let happened = match report.kind {
             FaultKind::Zero => Happened::Zero,
             FaultKind::Cached => Happened::Cached,
@@ -235,6 +239,33 @@ impl Pager {
         };
         let page = self.residency.frames.page_at(address & !(PAGE - 1));
         self.residency.trace.note_fault(happened, page, report.passed, (start_ns, ns));
+    }
+
+    /// Nanoseconds of the waits so far that a budget larger by so many steps, and no fewer, would
+    /// have spared.
+    pub fn spared_ns(&self) -> [u64; STEPS] {
+        self.more_ram.spared_ns()
+    }
+
+    /// How much more RAM would have kept the object of a page, which is stored now.
+    pub(crate) fn spared_by(&self, page: PageNo) -> Option<u8> {
+        let left = self.residency.ownership.descriptors.ghost.insertions_since(page.0)?;
+        let lacking = u64::from(left).saturating_mul(self.bytes_of_further_object());
+        more_ram::step(lacking, self.budget.bytes() as u64)
+    }
+
+    /// How much more RAM has room for one more object, in page buffer and cache, each of which gets
+    /// its share of it.
+    fn bytes_of_further_object(&self) -> u64 {
+        let cache = &self.residency.cache;
+        let cached = (cache.held_bytes() / cache.objects().max(1)).clamp(1, PAGE);
+        let mapped = match self.budget.page_buffer_bytes() {
+            // The user has fixed it: what is more goes to the cache.
+            Some(_) => 0,
+            None => self.balancer.part(),
+        };
+        let objects = mapped + ((1 << SHARE_BITS) - mapped) * PAGE / cached;
+        ((PAGE << SHARE_BITS) / objects.max(1)) as u64
     }
 
     /// How many workers may evict, the first one and its helpers, and how many should fetch ahead.

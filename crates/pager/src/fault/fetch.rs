@@ -47,6 +47,8 @@ impl Pager {
         reserved: &mut Reserved<'_>,
         slot: &mut Option<Slot<'_>>,
     ) -> Result<Option<FaultReport>, FaultError> {
+        // Before the object is listed, which has the ghost forget it.
+        let spared_by = self.spared_by(page);
         let (asker, sequence) = (self.asker(), sequences.of(page.0));
         let window = Window::of(page, sequence);
         if window.count == 1 && !asker.ask_next(page, sequences, false) {
@@ -73,7 +75,8 @@ impl Pager {
             self.install_cached_further(window_here, reserved);
         }
         let passed = window.direction.signed(brought.extent);
-        Ok(Some(FaultReport::of(FaultKind::Stored, brought.pages.saturating_sub(1), passed)))
+        let report = FaultReport::of(FaultKind::Stored, brought.pages.saturating_sub(1), passed);
+        Ok(Some(FaultReport { spared_by, ..report }))
     }
 
     /// Reads the objects of the window that are stored. A page is reserved for the first one; None

@@ -57,12 +57,22 @@ pub struct FaultReport {
     pub moves: Moves,
     /// The page was found present, although the thread has faulted on it twice in a row.
     pub is_present: bool,
+    /// How much more RAM would have spared it, in steps (`policy/more_ram`); none if that is not
+    /// known.
+    pub spared_by: Option<u8>,
 }
 
 impl FaultReport {
     /// A fault that was served so, for which no room had to be made.
     pub(crate) fn of(kind: FaultKind, ahead: u32, passed: i16) -> FaultReport {
-        FaultReport { kind, ahead, passed, moves: Moves::default(), is_present: false }
+        FaultReport {
+            kind,
+            ahead,
+            passed,
+            moves: Moves::default(),
+            is_present: false,
+            spared_by: None,
+        }
     }
 }
 

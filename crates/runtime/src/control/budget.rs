@@ -5,18 +5,17 @@
 //! Never: allocates; it computes sizes.
 //! Threads: any, outside the fault path.
 
-use core::sync::atomic::Ordering;
-
 use deepheap_heap::PAGE;
 use deepheap_pager::overhead_of_managing;
+use deepheap_policy::more_ram::{self, Better, Waited};
 use deepheap_store::{BUFFERS_MIN, Options as StoreOptions, RING_BYTES};
 use deepheap_sys::threads::thread;
 
+use crate::number;
 use crate::runtime::{GRANT_BLOCKS, Runtime};
 use crate::settings::config::{Config, SEGMENT_DEFAULT_BYTES, halved};
 use crate::settings::limits;
 use crate::settings::store_location::StoreLocation;
-use crate::stats::observe::publish_gauges;
 
 /// Under a bound on stalls, and in a pool, a heap of so many bytes is managed: what is less is not
 /// worth it.
@@ -66,36 +65,30 @@ pub(crate) fn plain_pages(runtime: &Runtime) -> usize {
     budget.saturating_sub(overhead) / PAGE
 }
 
-/// A budget under which the heap, as it is now, would not have outgrown RAM.
-pub(crate) fn ram_that_holds_all(runtime: &Runtime) -> u64 {
+/// A budget under which the heap would never have outgrown RAM. Objects are always managed, and how
+/// much RAM they take depends on how many are in RAM at a time: with them none is known.
+fn ram_that_holds_all(runtime: &Runtime) -> Option<u64> {
+    if runtime.heap.object_bytes() > 0 {
+        return None;
+    }
     // The segments of a small budget are smaller than those of the one that is looked for.
     let segment = runtime.config.segment_bytes.max(SEGMENT_DEFAULT_BYTES) as usize;
     let store =
         (*SEGMENT_BUFFERS.end() as usize + 1) * segment + second_tier_bytes(&runtime.config);
-    let least = runtime.heap.committed_pages() * PAGE + runtime.heap.metadata_bytes() + store;
+    let peak = runtime.stats.last_set(number!(committed_peak_bytes)) as usize;
+    let least = peak + runtime.heap.metadata_bytes() + store;
     // The rest is a small part of the budget: each step comes closer.
     let budget = (0..4).fold(least, |budget, _| least + overhead_of_managing(budget));
-    budget.next_multiple_of(GRANT_BLOCKS * PAGE) as u64
+    Some(budget.next_multiple_of(GRANT_BLOCKS * PAGE) as u64)
 }
 
-/// A durable heap gets so many bytes of the budget.
-pub(crate) fn lend(runtime: &Runtime, bytes: usize) {
-    runtime.process.lent.fetch_add(bytes, Ordering::Relaxed);
-    follow_budget(runtime);
-}
-
-/// It gives them back.
-pub(crate) fn take_back(runtime: &Runtime, bytes: usize) {
-    runtime.process.lent.fetch_sub(bytes, Ordering::Relaxed);
-    follow_budget(runtime);
-}
-
-fn follow_budget(runtime: &Runtime) {
-    if let Some(pager) = runtime.pager() {
-        pager.set_budget(runtime.ram());
-        pager.workers.wake_evictor();
+/// The budget with which the program would wait clearly less, by its waits so far or lately, if one
+/// is known. Under a bound on stalls, and in a pool, the budget of now is not what it was given.
+pub(crate) fn better(runtime: &Runtime, waited: &Waited) -> Option<Better> {
+    match runtime.config.is_managed_early() {
+        true => None,
+        false => more_ram::better(runtime.ram() as u64, ram_that_holds_all(runtime), waited),
     }
-    publish_gauges(runtime);
 }
 
 /// Segments in memory.

@@ -249,7 +249,7 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
             let is_time = batches % BATCHES_BETWEEN == 0;
             if is_time {
                 count_moves(runtime.stats, 0, &core::mem::take(&mut moves));
-                watch.watch(runtime);
+                watch.watch(runtime, pager);
                 bounds.hold(runtime, pager);
             }
             if is_time || border_moves {
@@ -278,7 +278,7 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
             }
         }
         count_moves(runtime.stats, 0, &moves);
-        watch.watch(runtime);
+        watch.watch(runtime, pager);
         let now_ns = clock::monotonic_ns();
         if now_ns - trimmed_ns >= IDLE.as_nanos() as u64 {
             trimmed_ns = now_ns;
@@ -342,6 +342,7 @@ impl Company {
         if self.tried_ns == 0 || now_ns - self.tried_ns >= IDLE.as_nanos() as u64 {
             self.tried_ns = now_ns;
             self.has_come = start_others(runtime, pager);
+            runtime.process.parent.introduce(runtime.stats);
         }
         self.has_come
     }

@@ -26,7 +26,8 @@ use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::mapping::{self, Advice};
 use deepheap_sys::threads::lock::Lock;
 
-use crate::control::budget::{lend, segment_buffers};
+use crate::control::budget::segment_buffers;
+use crate::control::ceiling::lend;
 use crate::control::workers;
 use crate::durable::checkpoint::{make_checkpoints, marks};
 use crate::durable::options::DurableOptions;

@@ -182,6 +182,7 @@ impl RunningHeld {
             runtime.heap.reclaim_orphans(own.as_deref());
         }
         forget_unmanaged();
+        runtime.process.parent.forget();
         kept_stderr::forget();
         // Before there are workers, which count. After `ulimit -v` in a shell nothing can be
         // mapped, and what it starts tells so.

@@ -128,8 +128,12 @@ fn start(mut config: Config, held: &Guard<'static, ()>) -> Result<&'static Runti
     let runtime: &'static Runtime = Box::leak(Box::new(runtime));
     publish_gauges(runtime);
     runtime.publish(held);
-    if runtime.config.show_stats && is_first_process(runtime) {
-        kept_stderr::keep();
+    if is_first_process(runtime) {
+        let parent = &runtime.process.parent;
+        parent.introduce(runtime.stats);
+        if runtime.config.show_stats && !parent.is_there() {
+            kept_stderr::keep();
+        }
     }
     Ok(runtime)
 }

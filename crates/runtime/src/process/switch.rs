@@ -111,6 +111,7 @@ fn switch_here(runtime: &'static Runtime, growth: &mut Growth) -> Result<(), Ref
         holds::pin_early()
     });
     begin_trace(runtime, pager);
+    runtime.process.parent.introduce(runtime.stats);
     workers::start(runtime);
     pager.workers.wake_evictor();
     Ok(())

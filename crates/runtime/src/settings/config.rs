@@ -98,6 +98,8 @@ pub struct Config {
     pub trace_file: Option<PathBuf>,
     /// Whether a summary goes to stderr at exit.
     pub show_stats: bool,
+    /// Whether nothing is said while the program mostly waits for want of RAM.
+    pub quiet: bool,
     /// Whether child processes get deepheap, too.
     pub children: bool,
     /// Whether a block device or file that holds something may be overwritten.
@@ -138,7 +140,7 @@ type Accessor = fn(&mut Config) -> Field<'_>;
 
 /// All settings, those that most programs want first. One that has a bound on stalls by itself
 /// stands before `stall`.
-pub static KEYS: [Key; 23] = [
+pub static KEYS: [Key; 24] = [
     key("ram", "SIZE", |config| Field::Bytes(&mut config.ram))
         .does("RAM budget, the ceiling on all that deepheap uses; auto: 50% with stall 2%")
         .without("50% of the machine, or of its memory cgroup"),
@@ -194,7 +196,10 @@ pub static KEYS: [Key; 23] = [
         .does("Write what faults, evictions and writes do into this file, for simulate and advise")
         .without("none"),
     key("show_stats", "yes", |config| Field::Flag(&mut config.show_stats))
-        .does("At exit, print a summary to stderr")
+        .does("At exit, print to stderr how it went")
+        .without("no"),
+    key("quiet", "yes", |config| Field::Flag(&mut config.quiet))
+        .does("Do not say so while the program mostly waits for want of RAM")
         .without("no"),
     key("children", "no", |config| Field::Flag(&mut config.children))
         .does("Leave child processes alone (else each has a heap and a budget of its own)")
@@ -287,6 +292,7 @@ impl Config {
             stats_file: None,
             trace_file: None,
             show_stats: false,
+            quiet: false,
             children: true,
             force: false,
             encrypt: false,

@@ -7,7 +7,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::io::Write;
 
 use deepheap_heap::PAGE;
-use deepheap_pager::{Counted, Moves};
+use deepheap_pager::{Counted, Moves, Pager};
+use deepheap_policy::more_ram::Waited;
 use deepheap_store::Store;
 use deepheap_sys::faults::handler_stack;
 use deepheap_sys::process::{clock, environment, kept_stderr, process_status};
@@ -15,14 +16,14 @@ use deepheap_sys::say;
 use deepheap_sys::threads::lock::Guard;
 use deepheap_sys::threads::signals::Blocked;
 
-use crate::control::pool;
 use crate::control::stall_share::{Mark, StallShare, Times};
+use crate::control::{budget, pool};
 use crate::number;
 use crate::runtime::{Inside, Runtime, is_durable_open, running, try_hold_durable};
 use crate::settings::config::Config;
 use crate::stats::Stats;
 use crate::stats::page::StatsPage;
-use crate::stats::report::{bytes, stats_json, summary};
+use crate::stats::report::{bytes, stats_json, summary, verdict};
 
 /// How much of the heap may come or go before it is shown, where no worker shows it.
 const CHANGE_BYTES: u64 = 256 << 10;
@@ -62,11 +63,21 @@ pub(crate) fn publish_gauges(runtime: &Runtime) {
     ] {
         runtime.stats.set(gauge, gauge.of(&all));
     }
+    for (peak, now) in [
+        (number!(touched_peak_bytes), all.touched_peak_bytes),
+        (number!(committed_peak_bytes), (runtime.heap.committed_pages() * PAGE) as u64),
+        (number!(stored_peak_bytes), all.stored_bytes + all.tier_stored_bytes),
+    ] {
+        runtime.stats.raise(peak, now);
+    }
     runtime.stats.set_managing(all.managing != 0);
     let Some(pager) = runtime.pager() else { return };
+    let better = budget::better(runtime, &waited(runtime, pager));
     let store = pager.store().stats();
     let block = PAGE as u64;
     let put = |number, value| runtime.stats.set(number, value);
+    put(number!(better_budget_bytes), better.map_or(0, |better| better.budget_bytes));
+    put(number!(better_share_ppm), better.map_or(0, |better| better.share_ppm));
     put(number!(compressed), pager.counted(Counted::Compressed));
     put(number!(compressed_bytes), pager.counted(Counted::CompressedBytes));
     put(number!(compress_given_up), pager.counted(Counted::GivenUp));
@@ -101,6 +112,15 @@ pub(crate) fn publish_gauges(runtime: &Runtime) {
         put(number!(tier_write_bytes), tier.bytes_written);
         put(number!(tier_stored_bytes), tier.live_blocks * block);
         put(number!(tier_capacity_bytes), tier.segments * second.segment_bytes() as u64);
+    }
+}
+
+/// The waits for want of RAM so far.
+pub(crate) fn waited(runtime: &Runtime, pager: &Pager) -> Waited {
+    Waited {
+        share_ppm: runtime.stats.last_set(number!(stall_share_ppm)),
+        stall_ns: runtime.stats.value(number!(fault_stall_ns)),
+        spared_ns: pager.spared_ns(),
     }
 }
 
@@ -227,9 +247,14 @@ fn add_heap(all: &mut Stats, runtime: &Runtime) {
     let Some(pager) = runtime.pager() else {
         // All of it is in RAM, if it was touched.
         all.page_buffer_bytes += committed;
+        all.touched_peak_bytes += committed;
         return;
     };
     all.managing = 1;
+    let touched = pager.touched_pages() * PAGE + runtime.heap.object_bytes();
+    all.touched_peak_bytes += touched as u64;
+    let tier = pager.store().second_tier().map(Store::stats).unwrap_or_default();
+    all.tier_stored_bytes += tier.live_blocks * PAGE as u64;
     let usage = pager.usage();
     all.page_buffer_bytes += usage.page_buffer as u64;
     all.cache_bytes += usage.object_cache as u64;
@@ -315,11 +340,16 @@ pub fn exit_summary() {
              nothing to trace; give less --ram"
         ));
     }
-    if has_to_tell && runtime.config.show_stats {
-        kept_stderr::write_all(summary(&stats).as_bytes());
-    }
     tell_unmanaged(stats.budget_most_bytes);
-    if let Some(path) = runtime.config.stats_file.as_ref().filter(|_| has_to_tell) {
+    if !has_to_tell || runtime.process.parent.tells(runtime.stats) {
+        return;
+    }
+    if runtime.config.show_stats {
+        kept_stderr::write_all(summary(&stats).as_bytes());
+        let verdict = format!("deepheap: {}\n", verdict(&runtime.stats.name(), &stats));
+        kept_stderr::write_all(verdict.as_bytes());
+    }
+    if let Some(path) = &runtime.config.stats_file {
         let line = stats_json(&stats) + "\n";
         let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
         if let Err(error) = file.and_then(|mut file| file.write_all(line.as_bytes())) {

@@ -11,7 +11,7 @@
 
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::{Relaxed, Release};
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64};
 use std::fs::File;
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsRawFd, RawFd};
@@ -20,7 +20,7 @@ use std::os::unix::fs::FileExt;
 use deepheap_sys::files::file_status::FileId;
 use deepheap_sys::files::own_descriptor::OwnDescriptor;
 use deepheap_sys::memory::memory_file;
-use deepheap_sys::process::clock;
+use deepheap_sys::process::{clock, command_line};
 use deepheap_sys::threads::waits::Cause;
 
 use crate::number;
@@ -35,11 +35,13 @@ pub const STATS_PAGE_NAME: &CStr = c"deepheap-stats";
 /// The page's first bytes.
 const MAGIC: u64 = u64::from_le_bytes(*b"dh-stats");
 /// Counts up when the page's layout changes and that of `Stats` does not.
-const LAYOUT: u32 = 2;
+const LAYOUT: u32 = 0;
 /// Version of the page.
 const PAGE_VERSION: u32 = STATS_VERSION * 100 + LAYOUT;
 /// Number of shards; a caller's index is taken modulo this.
 pub const SHARDS: usize = 16;
+/// Bytes of a process's name.
+const NAME_BYTES: usize = 48;
 /// One of so many faults of a shard is kept as a sample.
 pub const FAULTS_PER_SAMPLE: u64 = 16;
 /// Samples that a shard keeps.
@@ -75,6 +77,8 @@ pub struct StatsPage {
     inode: AtomicU64,
     /// CLOCK_BOOTTIME when the page was made.
     started_ns: AtomicU64,
+    /// What the process was started as, for people; zeros behind it.
+    name: [AtomicU8; NAME_BYTES],
     /// Numbers that are not counted by shards.
     set: [AtomicU64; Number::COUNT],
     longest_waits: LongestWaits,
@@ -93,8 +97,10 @@ impl StatsPage {
     /// # Errors
     /// What memfd_create, ftruncate or mmap said.
     pub fn create() -> Result<&'static StatsPage> {
+        let mut name = [0; NAME_BYTES];
+        command_line::short_name(&mut name);
         // SAFETY: null asks the kernel for a place of its own choice: nothing is replaced.
-        let page = unsafe { Self::map_new(core::ptr::null_mut())? };
+        let page = unsafe { Self::map_new(core::ptr::null_mut(), name)? };
         // SAFETY: map_new returned a live shared mapping of size_of::<StatsPage>() bytes that
         // nobody unmaps; zero bytes are valid atomics.
         Ok(unsafe { &*page })
@@ -106,15 +112,14 @@ impl StatsPage {
     /// # Errors
     /// As `create`; the child then still shares its parent's page.
     pub fn become_child(&'static self) -> Result<()> {
-        let (descriptor, inode) = (self.descriptor.load(Relaxed), self.inode.load(Relaxed));
-        let is_ours = FileId::of(descriptor).is_ok_and(|found| found.inode == inode);
         // SAFETY: `map_new` kept it, in the parent, and it is still open; taken back once, since
         // the page that names it is replaced below or the child has no statistics.
-        let inherited = is_ours.then(|| unsafe { OwnDescriptor::take_back(descriptor) });
+        let inherited = self.file().map(|file| unsafe { OwnDescriptor::take_back(file) });
+        let name = self.name.each_ref().map(|byte| byte.load(Relaxed));
         // SAFETY: the address is that of the mapping made by `create`, of the same length; the
         // fresh mapping replaces it in one step and is as valid for `&self`. The only thread of
         // a fork's child is here.
-        unsafe { Self::map_new(core::ptr::from_ref(self).cast_mut())? };
+        unsafe { Self::map_new(core::ptr::from_ref(self).cast_mut(), name)? };
         drop(inherited);
         Ok(())
     }
@@ -124,7 +129,7 @@ impl StatsPage {
     ///
     /// # Safety
     /// `at` is null or the address of a page mapped by this function.
-    unsafe fn map_new(at: *mut StatsPage) -> Result<*mut StatsPage> {
+    unsafe fn map_new(at: *mut StatsPage, name: [u8; NAME_BYTES]) -> Result<*mut StatsPage> {
         let file = memory_file::create(STATS_PAGE_NAME, size_of::<StatsPage>())?;
         let inode = FileId::of(file.as_raw_fd())?.inode;
         // SAFETY: the caller's promise.
@@ -136,6 +141,7 @@ impl StatsPage {
         header.pid.store(std::process::id(), Relaxed);
         header.descriptor.store(file.keep(), Relaxed);
         header.inode.store(inode, Relaxed);
+        header.name.iter().zip(name).for_each(|(to, byte)| to.store(byte, Relaxed));
         header.started_ns.store(clock::boot_ns(), Relaxed);
         header.magic.store(MAGIC, Release);
         Ok(page)
@@ -157,6 +163,20 @@ impl StatsPage {
         Ok(mapped.cast())
     }
 
+    /// The descriptor of the page's file in the process that owns it; none if that was closed.
+    pub(crate) fn file(&self) -> Option<RawFd> {
+        let (descriptor, inode) = (self.descriptor.load(Relaxed), self.inode.load(Relaxed));
+        let is_ours = FileId::of(descriptor).is_ok_and(|found| found.inode == inode);
+        is_ours.then_some(descriptor)
+    }
+
+    /// What its process was started as, for people.
+    pub fn name(&self) -> String {
+        let bytes = self.name.each_ref().map(|byte| byte.load(Relaxed));
+        let len = bytes.iter().position(|&byte| byte == 0).unwrap_or(NAME_BYTES);
+        String::from_utf8_lossy(&bytes[..len]).into_owned()
+    }
+
     /// Adds `n` to a number. `shard` is any that differs between busy threads.
     #[inline]
     pub fn add(&self, shard: usize, number: Number, n: u64) {
@@ -167,6 +187,12 @@ impl StatsPage {
     #[inline]
     pub fn set(&self, number: Number, value: u64) {
         self.set[number.index()].store(value, Relaxed);
+    }
+
+    /// Sets a number to which nobody adds, if this is more than it is.
+    #[inline]
+    pub fn raise(&self, number: Number, value: u64) {
+        self.set[number.index()].fetch_max(value, Relaxed);
     }
 
     /// Whether memory is under management.

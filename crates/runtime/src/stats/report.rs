@@ -54,6 +54,7 @@ pub fn summary(s: &Stats) -> String {
         "heap",
         format!("{allocated} allocated in {pages} of pages, {mapped} mapped by the program"),
     );
+    line("at most", peaks(s));
     let tables = s.object_table_bytes + s.heap_metadata_bytes + s.store_memory_bytes;
     line(
         "memory",
@@ -128,6 +129,56 @@ pub fn summary(s: &Stats) -> String {
         line("saved", saved(s));
     }
     text
+}
+
+/// How it went, in one line without a newline: of a process that was started as `name`.
+pub fn verdict(name: &str, s: &Stats) -> String {
+    let peak = bytes(s.touched_peak_bytes);
+    if s.managing == 0 && s.faults() == 0 {
+        return format!("{name}: peak {peak}, all of it in RAM");
+    }
+    let (stored, better) = (bytes(s.stored_peak_bytes), better(s));
+    let better = better.map_or(String::new(), |better| format!("; {better}"));
+    format!("{name}: peak {peak}, {stored} on SSD, {}{better}", waited(s))
+}
+
+/// How long the program waited, of its run time.
+fn waited(s: &Stats) -> String {
+    format!("waited {} of {}", share(s.stall_share_ppm), duration(s.run_ns))
+}
+
+/// The part of its run time that a thread waited for want of RAM.
+pub fn waited_share(s: &Stats) -> String {
+    format!("{} now, {} in all", share(s.stall_share_now_ppm), share(s.stall_share_ppm))
+}
+
+/// What the program had at most.
+pub fn peaks(s: &Stats) -> String {
+    let [touched, stored] = [s.touched_peak_bytes, s.stored_peak_bytes].map(bytes);
+    format!("{touched} touched by the program, {stored} on SSD")
+}
+
+/// What more RAM would bring, if that is known.
+pub fn better(s: &Stats) -> Option<String> {
+    (s.better_budget_bytes > 0).then(|| {
+        format!("{} would make that {}", bytes(s.better_budget_bytes), share(s.better_share_ppm))
+    })
+}
+
+/// How it went with several processes together. The share is of the run time of all of them.
+pub fn verdict_of_all<'a>(all: impl Iterator<Item = &'a Stats> + Clone) -> String {
+    let sum = |number: fn(&Stats) -> u64| all.clone().map(number).sum::<u64>();
+    let stalls: f64 = all.clone().map(|s| s.stall_share_ppm as f64 * s.run_ns as f64).sum();
+    let run_ns = sum(|s| s.run_ns);
+    let stall_share_ppm = (stalls / run_ns.max(1) as f64) as u64;
+    let whole = Stats { stall_share_ppm, run_ns, ..Stats::default() };
+    format!(
+        "{} processes: peaks of {} together, {} on SSD, {}",
+        all.clone().count(),
+        bytes(sum(|s| s.touched_peak_bytes)),
+        bytes(sum(|s| s.stored_peak_bytes)),
+        waited(&whole),
+    )
 }
 
 /// The longest fault of the last minute, and what it waited for.
