@@ -58,7 +58,7 @@ clean_up() {
     [ -z "$watcher" ] || kill "$watcher" 2>/dev/null || true
     if [ -n "$server" ] && kill -0 "$server" 2>/dev/null; then
         kill -9 "$server" 2>/dev/null || true
-        wait "$server" 2>/dev/null || true
+        wait "$launched" 2>/dev/null || true
     fi
     if [ "$status" -ne 0 ] && [ -s "$work/stderr" ]; then
         echo "demo: the server said:" >&2
@@ -107,10 +107,10 @@ launcher=()
 if [ -z "$plain" ]; then
     launcher=("$deepheap" run --ram "${ram}M" --store "$store" --show-stats --)
 fi
-# The launcher becomes the server: the process keeps its number.
 "${launcher[@]}" redis-server --port 0 --unixsocket "$socket" --dir "$work" \
     --logfile "$work/redis.log" --save '' --appendonly no --daemonize no 2>"$work/stderr" &
-server=$!
+launched=$!
+server=$launched
 for ((attempt = 0; ; attempt++)); do
     if [ "$(redis PING 2>/dev/null || true)" = PONG ]; then
         break
@@ -125,6 +125,8 @@ for ((attempt = 0; ; attempt++)); do
     fi
     sleep 0.1
 done
+# The launcher stays as its parent.
+server=$(redis INFO server | tr -d '\r' | sed -n 's/^process_id://p')
 own=$(resident_kib)
 watch_peak &
 watcher=$!
@@ -161,7 +163,7 @@ if [ -z "$plain" ]; then
 fi
 
 redis SHUTDOWN NOSAVE >/dev/null 2>&1 || true
-wait "$server" || {
+wait "$launched" || {
     echo "demo: redis-server ended with status $?" >&2
     exit 1
 }

@@ -111,7 +111,10 @@ const RUN_NOTES: &str = "\
 Sizes are bytes, or 64K, 256M, 1.5G, 2T (of 1024), or a percentage: --ram of the machine or of its
 memory cgroup, --store-size of what is free there, --page-buffer of the budget.
 
-The program takes over this process, so its exit status and signals are its own. The settings of
+The program takes over this process, so its exit status and signals are its own. With --show-stats
+or --stats it is a child of this process, which passes on signals and exit status, and tells how it
+went however it ends: what it had touched at most, how much of that was on SSD, for what part of its
+run time it waited for want of RAM, and with how much RAM it would have waited less. The settings of
 an existing DEEPHEAP_CONF hold where no option is given, and an existing LD_PRELOAD is kept.
 
 Exit status: 2 if deepheap refuses (it says why, the program was not started), 126 if the program

@@ -3,5 +3,6 @@
 pub(crate) mod elf;
 pub(crate) mod image;
 pub(crate) mod library;
+pub(crate) mod parent;
 pub(crate) mod program;
 pub(crate) mod run;

@@ -12,6 +12,7 @@ mod files;
 mod launch;
 mod live;
 mod manual;
+mod random;
 mod refusal;
 mod trace;
 

@@ -2,6 +2,7 @@
 
 mod command;
 
+use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 
 use command::{Folder, told};
@@ -11,6 +12,49 @@ fn exit_status_and_signals_are_the_programs() {
     let folder = Folder::new();
     assert_eq!(folder.output(["run", "sh", "-c", "exit 42"]).status.code(), Some(42));
     assert_eq!(folder.output(["run", "sh", "-c", "kill -9 $$"]).status.signal(), Some(9));
+}
+
+#[test]
+fn exit_status_and_signals_are_the_programs_where_it_has_a_parent() {
+    let folder = Folder::new();
+    let output = |script: &str| folder.output(["run", "--show-stats", "sh", "-c", script]);
+    assert_eq!(told(&output("exit 42")), (Some(42), String::new(), String::new()));
+    for signal in [libc::SIGKILL, libc::SIGINT, libc::SIGTERM] {
+        assert_eq!(output(&format!("kill -{signal} $$")).status.signal(), Some(signal));
+    }
+    // What is sent to the parent comes to the program.
+    let script = "trap 'exit 7' TERM; echo ready; while :; do read line; done";
+    let mut command = folder.deepheap();
+    command.args(["run", "--show-stats", "sh", "-c", script]);
+    let (own, others) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
+    command.stdin(std::os::fd::OwnedFd::from(others)).stdout(std::process::Stdio::piped());
+    let mut run = command.spawn().expect("start");
+    drop(command);
+    let mut line = [0; 6];
+    run.stdout.as_mut().expect("piped").read_exact(&mut line).expect("a line");
+    assert_eq!(&line, b"ready\n");
+    // SAFETY: no memory arguments; the child is not waited for yet, so its number is its.
+    unsafe { libc::kill(run.id() as i32, libc::SIGTERM) };
+    assert_eq!(run.wait().expect("its end").code(), Some(7));
+    drop(own);
+}
+
+#[test]
+fn a_program_ends_with_the_parent_that_is_to_tell_of_it() {
+    let folder = Folder::new();
+    let mut command = folder.deepheap();
+    command.args(["run", "--show-stats", "sh", "-c", "echo ready; while :; do read line; done"]);
+    let (mut own, others) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
+    command.stdin(std::os::fd::OwnedFd::from(others.try_clone().expect("a second")));
+    command.stdout(std::os::fd::OwnedFd::from(others));
+    let mut run = command.spawn().expect("start");
+    drop(command);
+    let mut line = [0; 6];
+    own.read_exact(&mut line).expect("a line");
+    run.kill().expect("killed");
+    run.wait().expect("its end");
+    // The program had the other end open, and nobody else.
+    assert_eq!(own.read(&mut line).expect("the end of the program"), 0);
 }
 
 #[test]
@@ -128,7 +172,9 @@ fn blocked_and_ignored_signals_are_as_they_were() {
     };
     let bare = signals(std::process::Command::new("grep"));
     assert!(bare.1.contains("SigBlk:\t0000000000000200"), "{bare:?}");
-    let mut command = folder.deepheap();
-    command.args(["run", "grep"]);
-    assert_eq!(signals(command), bare);
+    for options in [&[][..], &["--show-stats"]] {
+        let mut command = folder.deepheap();
+        command.arg("run").args(options).arg("grep");
+        assert_eq!(signals(command), bare, "{options:?}");
+    }
 }

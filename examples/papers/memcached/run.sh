@@ -11,7 +11,7 @@
 # OUT (where build.sh put the programs, target/apps/memcached), DEEPHEAP (the folder of the command
 # deepheap, target/release).
 #
-# Guarantees: memcached takes over this process: its number, its signals, its exit status.
+# Guarantees: memcached's signals and its exit status are those of this process.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../../.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}

@@ -2,7 +2,8 @@
 //!
 //! Guarantees: either the program starts with working settings, or it does not start and the
 //! reason is told.
-//! Never: stays around: exit status, signals and the process id are the program's.
+//! Never: stays around, unless it is to tell how it went (`parent`): exit status, signals and the
+//! process id are the program's.
 //! Threads: none but main.
 
 use std::env;
@@ -14,18 +15,40 @@ use deepheap::internal::config::SHOW_STATS_VARIABLE;
 use deepheap::internal::machine::Machine;
 use deepheap::internal::obstacles;
 use deepheap::internal::store_location::{self, StoreLocation};
+use deepheap::internal::{FIRST_PROCESS_VARIABLE, PARENT_VARIABLE};
 
 use crate::arguments::Run;
+use crate::launch::parent::Waiting;
 use crate::launch::{image, library, program};
+use crate::random::random_text;
 use crate::refusal::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal, warn};
 
 /// Becomes the program; returns only with the reason why not.
 pub fn run(arguments: &Run) -> Refusal {
-    let (path, variables) = match prepare(arguments) {
-        Ok(prepared) => prepared,
+    let started = prepare(arguments).and_then(|(config, path, variables)| {
+        let tells = config.show_stats || config.stats_file.is_some();
+        let waiting = tells.then(|| Waiting::open(&random_text()?)).transpose()?;
+        Ok((config, path, variables, waiting))
+    });
+    let (config, path, mut variables, waiting) = match started {
+        Ok(started) => started,
         Err(refusal) => return refusal,
     };
-    let error = image::replace(&path, &arguments.program, &variables);
+    // Inside of a run that is told of, the parent of that tells.
+    variables.extend(waiting.iter().map(|it| (PARENT_VARIABLE, OsString::from(&it.name))));
+    let becomes = || become_program(&path, &arguments.program, variables);
+    match waiting {
+        Some(waiting) => waiting.run(&config, becomes),
+        None => becomes(),
+    }
+}
+
+/// Becomes the program; returns only with the reason why not.
+fn become_program(path: &Path, program: &[OsString], mut variables: Variables) -> Refusal {
+    // exec keeps the process id.
+    let first = OsString::from(std::process::id().to_string());
+    variables.push((FIRST_PROCESS_VARIABLE, first));
+    let error = image::replace(path, program, &variables);
     let status = match error.kind() {
         std::io::ErrorKind::NotFound => EXIT_NOT_FOUND,
         _ => EXIT_NOT_EXECUTABLE,
@@ -36,7 +59,7 @@ pub fn run(arguments: &Run) -> Refusal {
 
 type Variables = Vec<(&'static str, OsString)>;
 
-fn prepare(arguments: &Run) -> Result<(PathBuf, Variables), Refusal> {
+fn prepare(arguments: &Run) -> Result<(Config, PathBuf, Variables), Refusal> {
     let mut config = merged(arguments)?;
     let path = program::find(&arguments.program[0])?;
     program::check(&path)?;
@@ -64,18 +87,13 @@ fn prepare(arguments: &Run) -> Result<(PathBuf, Variables), Refusal> {
         config.trace_file = Some(check_output_file(file, "the trace", "--trace")?);
     }
     let preload = library::preloading(&library, env::var_os("LD_PRELOAD").as_deref());
-    // exec keeps the process id.
-    let first = OsString::from(std::process::id().to_string());
-    let mut variables = vec![
-        ("LD_PRELOAD", preload),
-        ("DEEPHEAP_CONF", OsString::from(config.to_conf())),
-        (deepheap::internal::FIRST_PROCESS_VARIABLE, first),
-    ];
+    let mut variables =
+        vec![("LD_PRELOAD", preload), ("DEEPHEAP_CONF", OsString::from(config.to_conf()))];
     if config.show_stats && env::var_os(SHOW_STATS_VARIABLE).is_some() {
         // It goes over DEEPHEAP_CONF, and the option over it.
         variables.push((SHOW_STATS_VARIABLE, OsString::from("1")));
     }
-    Ok((path, variables))
+    Ok((config, path, variables))
 }
 
 /// The options over what DEEPHEAP_CONF says.

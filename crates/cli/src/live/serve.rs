@@ -12,8 +12,7 @@ pub(crate) mod numbers;
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -22,6 +21,7 @@ use std::time::{Duration, Instant};
 use crate::arguments::Serve;
 use crate::live::serve::http::{Answer, PATIENCE, Request, Until};
 use crate::live::watch::{SeenProcess, Watch};
+use crate::random::random_text;
 use crate::refusal::{Refusal, print_out, warn};
 
 /// The page, whole.
@@ -30,8 +30,6 @@ const PAGE: &str = include_str!("serve/page.html");
 const CONNECTIONS_MAX: usize = 16;
 /// A map is drawn for so long after somebody looked at it.
 const LOOKED_AT: Duration = Duration::from_secs(5);
-/// Bytes of a token that is drawn by us.
-const TOKEN_BYTES: usize = 16;
 /// The shortest token that a file may hold.
 const TOKEN_LETTERS_MIN: usize = 16;
 
@@ -106,15 +104,6 @@ fn token(arguments: &Serve) -> Result<String, Refusal> {
         return Err(Refusal::new(text));
     }
     Ok(token)
-}
-
-/// Random hexadecimal digits, from the kernel.
-fn random_text() -> Result<String, Refusal> {
-    let mut bytes = [0; TOKEN_BYTES];
-    File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut bytes))
-        .map_err(|error| Refusal::missing(format!("/dev/urandom cannot be read: {error}")))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn accept(server: &'static Server, listener: &TcpListener) {

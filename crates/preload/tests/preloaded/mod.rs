@@ -56,7 +56,20 @@ pub fn library() -> PathBuf {
     LIBRARY.get_or_init(build_library).clone()
 }
 
+/// The command, beside the library.
+pub fn command() -> PathBuf {
+    static COMMAND: OnceLock<PathBuf> = OnceLock::new();
+    let built = || build(&["--bin", "deepheap"], "/../cli/Cargo.toml").join("deepheap");
+    let _library = library();
+    COMMAND.get_or_init(built).clone()
+}
+
 fn build_library() -> PathBuf {
+    build(&["--lib"], "/Cargo.toml").join("libdeepheap_preload.so")
+}
+
+/// Builds a part of the package with this manifest; answers the folder in which it lies then.
+fn build(part: &[&str], manifest: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test");
     let mut folders = test.ancestors().skip(2);
     let folder = folders.next().expect("a test lies in TARGET/PROFILE/deps");
@@ -67,14 +80,16 @@ fn build_library() -> PathBuf {
         None => panic!("{} has no profile in it", test.display()),
     };
     let output = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
-        .args(["build", "--quiet", "--lib", "--profile", profile, "--manifest-path"])
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
+        .args(["build", "--quiet", "--profile", profile])
+        .args(part)
+        .arg("--manifest-path")
+        .arg(env!("CARGO_MANIFEST_DIR").to_owned() + manifest)
         .arg("--target-dir")
         .arg(target)
         .output()
         .expect("cargo runs");
     assert!(output.status.success(), "cargo build: {}", String::from_utf8_lossy(&output.stderr));
-    folder.join("libdeepheap_preload.so")
+    folder.to_path_buf()
 }
 
 /// A folder that is gone when the test is over.
