@@ -95,6 +95,8 @@ pub struct History {
     last: Sample,
     /// Where its pages were, the last time that it was asked.
     pub map: Option<HeapMapCopy>,
+    /// What its process was started as.
+    pub command: String,
     /// Where its faults came from.
     pub sites: Sites,
 }
@@ -104,7 +106,8 @@ impl History {
     pub fn new(page: &StatsPage, pid: u32) -> History {
         let last = Sample::of(page, pid);
         let map = page.heap_map().read();
-        History { moments: VecDeque::new(), last, map, sites: Sites::new(page) }
+        let (command, sites) = (page.name(), Sites::new(page));
+        History { moments: VecDeque::new(), last, map, command, sites }
     }
 
     /// Adds the interval that ends now.

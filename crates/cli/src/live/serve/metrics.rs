@@ -20,7 +20,7 @@ const BOUNDS: [u32; 12] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 34];
 /// A family without `deepheap_`, the name of its label, and its help.
 type Family = (&'static str, &'static str, &'static str);
 
-const GAUGES: [Family; 12] = [
+const GAUGES: [Family; 15] = [
     ("ram_bytes", "kind", "RAM that counts against the budget."),
     ("ram_budget_bytes", "", "The RAM budget."),
     ("ram_mean_bytes", "kind", "Under a bound on stalls: mean of what was touched, and its RAM."),
@@ -33,6 +33,13 @@ const GAUGES: [Family; 12] = [
     ("stall_share_ratio", "over", "Part of the run time that a thread waited for want of RAM."),
     ("longest_wait_seconds", "for", "The longest fault of the last minute that waited for that."),
     ("stall_bound_ratio", "", "The most that it may be."),
+    ("peak_bytes", "kind", "The most that was touched, handed to the heap, and on the device."),
+    (
+        "better_budget_bytes",
+        "",
+        "A RAM budget with which it would wait clearly less; 0: not known.",
+    ),
+    ("better_share_ratio", "", "The part of the run time that a thread would wait with that."),
 ];
 
 const COUNTERS: [Family; 21] = [

@@ -6,6 +6,7 @@
 //! Threads: pure functions.
 
 use deepheap::internal::stats_page::HeapMapCopy;
+use deepheap::internal::stats_report::{better, peaks, share, waited_share};
 use deepheap::stats::FaultKind;
 use deepheap::stats_json;
 use serde_json::{Value, json};
@@ -34,6 +35,8 @@ fn line(process: &SeenProcess) -> Value {
         "allocated_bytes": process.history.stats().allocated_bytes,
         "faults": round(newest.all_faults()),
         "stored": round(newest.faults[FaultKind::Stored as usize]),
+        "waited": share(process.history.stats().stall_share_now_ppm),
+        "command": process.history.command,
     })
 }
 
@@ -46,7 +49,11 @@ fn whole(process: &mut SeenProcess) -> Value {
     json!({
         "pid": process.pid,
         "name": process.name,
+        "command": history.command,
         "stats": stats,
+        "peaks": peaks(history.stats()),
+        "waited": waited_share(history.stats()),
+        "better": better(history.stats()),
         "hit_rate": history.newest().hit_rate(),
         "device_years": history.years_of_device(),
         "device_years_without_tier": history.years_without_tier(),

@@ -7,8 +7,8 @@
 use core::fmt::{Result, Write};
 
 use deepheap::internal::stats_report::{
-    bytes, compression, count, device_troubles, duration, given_back, longest_wait, pool, saved,
-    share,
+    better, bytes, compression, count, device_troubles, duration, given_back, longest_wait, peaks,
+    pool, saved, share, waited_share,
 };
 use deepheap::stats::{FaultKind, Latency, Stats};
 
@@ -81,6 +81,7 @@ fn memory(out: &mut String, s: &Stats, has_colour: bool) -> Result {
     let [allocated, pages, stored] =
         [s.allocated_bytes, s.committed_bytes, s.stored_bytes].map(bytes);
     writeln!(out, "heap    {allocated} allocated, {pages} of pages, {stored} of them on SSD")?;
+    writeln!(out, "        at most {}", peaks(s))?;
     let (mapped, beside) = (bytes(s.mapped_bytes), bytes(s.unmanaged_bytes));
     let note = if s.unmanaged_bytes > budget { ": more than the budget" } else { "" };
     writeln!(out, "        {mapped} mapped by the program; {beside} not managed{note}\n")
@@ -161,8 +162,10 @@ fn traffic(out: &mut String, rates: &Rates<'_>) -> Result {
     let [emptied, moved] = [s.segments_collected, s.blocks_appended_survivor].map(count);
     let log = format!("write amplification {ratio}, {emptied} segments collected");
     writeln!(out, "log     {log}, {moved} blocks moved")?;
-    let [now, all] = [s.stall_share_now_ppm, s.stall_share_ppm].map(share);
-    writeln!(out, "waited  for want of RAM: {now} of the run time now, {all} in all")?;
+    writeln!(out, "waited  for want of RAM, of the run time: {}", waited_share(s))?;
+    if let Some(better) = better(s) {
+        writeln!(out, "        {better}")?;
+    }
     if s.stall_bound_ppm > 0 {
         let is_above = s.tier_capacity_bytes > 0 && s.stall_share_now_ppm > s.stall_bound_ppm;
         let note = if is_above { ": less goes to the second tier" } else { "" };

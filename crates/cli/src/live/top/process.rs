@@ -5,7 +5,7 @@
 //! Threads: none but main.
 
 use deepheap::internal::stats_report::{
-    bytes, compression, count, duration, longest_wait, second_tier,
+    bytes, compression, count, duration, longest_wait, second_tier, waited_share,
 };
 use deepheap::stats::FaultKind;
 use deepheap_tools::drive::{DAY_SECONDS, ENDURANCE_BYTES, in_words};
@@ -33,7 +33,8 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, process: &mut SeenProcess, look: 
     let state = if stats.managing != 0 { "managed" } else { "in RAM, nothing is managed yet" };
     let mut lines = vec![Line::from(vec![
         Span::styled(format!("{} ({})", process.name, process.pid), look.bold()),
-        Span::raw(format!("  up {}  heap is {state}", uptime(stats.uptime_ns))),
+        Span::raw(format!("  up {}  heap is {state}  ", uptime(stats.uptime_ns))),
+        Span::styled(process.history.command.clone(), look.dim()),
     ])];
     lines.extend(ram(&process.history, look));
     let (allocated, stored) = (bytes(stats.allocated_bytes), bytes(stats.stored_bytes));
@@ -45,7 +46,11 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, process: &mut SeenProcess, look: 
     lines.push(labelled("hits", hits(&process.history), look));
     lines.push(Line::default());
     lines.extend(faults(&process.history, look));
-    lines.push(labelled("wait", longest_wait(&stats), look));
+    lines.push(labelled(
+        "waited",
+        format!("{}; {}", waited_share(&stats), longest_wait(&stats)),
+        look,
+    ));
     lines.push(Line::default());
     lines.extend(device(&process.history, look));
     lines.push(Line::default());

@@ -5,7 +5,7 @@
 //! Never: reads a process; it draws what the state holds.
 //! Threads: pure functions.
 
-use deepheap::internal::stats_report::{bytes, count, duration};
+use deepheap::internal::stats_report::{bytes, count, share};
 use deepheap::stats::FaultKind;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -37,7 +37,7 @@ const HELP: [&str; 19] = [
     "              touch is a fault, but reads nothing), tables",
     "HEAP          what the program has allocated",
     "FAULTS/S      touches that waited; STORED/S: for the SSD,",
-    "              P99: 99 of 100 of these took at most so long",
+    "WAITED        part of its run time that it waited for want of RAM, now",
     "HIT           faults that found their page compressed in RAM",
     "hottest code  functions whose accesses fault most, by samples,",
     "              whoever allocated the memory",
@@ -159,7 +159,7 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, state: &TopState, look: Look) {
         ("    HEAP", "heap", 8),
         ("FAULTS/S", "faults", 8),
         ("STORED/S", "stored", 8),
-        ("     P99", "", 8),
+        ("  WAITED", "", 8),
         ("DEVICE/S", "device", 8),
     ];
     let head = columns.map(|(name, order, _)| {
@@ -183,20 +183,19 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, state: &TopState, look: Look) {
 fn row(process: &SeenProcess) -> Row<'static> {
     let (newest, ram) = (process.history.newest(), process.history.ram());
     let stored = FaultKind::Stored as usize;
-    let share = (ram.used() * 100).checked_div(ram.budget).unwrap_or(0);
-    let p99 = match newest.p99_ns[stored] {
-        0 => "-".to_owned(),
-        ns => duration(ns),
-    };
+    let of_budget = (ram.used() * 100).checked_div(ram.budget).unwrap_or(0);
+    // In a column there is no room for more words.
+    let waited = share(process.history.stats().stall_share_now_ppm);
+    let waited = waited.replace("less than", "<");
     Row::new([
         format!("{:>7}", process.pid),
         process.name.clone(),
         format!("{:>8}", bytes(ram.used())),
-        format!("{:>4}", share),
+        format!("{of_budget:>4}"),
         format!("{:>8}", bytes(process.history.stats().allocated_bytes)),
         format!("{:>8}", count(newest.all_faults() as u64)),
         format!("{:>8}", count(newest.faults[stored] as u64)),
-        format!("{p99:>8}"),
+        format!("{waited:>8}"),
         format!("{:>8}", bytes(newest.device_bytes() as u64)),
     ])
 }
