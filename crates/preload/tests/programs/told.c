@@ -31,7 +31,8 @@ static void start(char *program, char *how) {
 int main(int count, char **arguments) {
     char *how = count > 1 ? arguments[1] : "return";
     if (strcmp(how, "small") == 0) {
-        free(malloc(100));
+        char *volatile little = malloc(100);
+        free(little);
         return 0;
     }
     unsigned long *words = malloc(BYTES);
