@@ -126,7 +126,7 @@ fn a_kernel_without_userfaultfd() {
         let mut command = as_user(&folder);
         // SAFETY: system calls only, between fork and exec.
         unsafe { command.pre_exec(move || forbid_userfaultfd(errno)) };
-        let said = ["userfaultfd", words, "seccomp profile"];
+        let said = ["userfaultfd", words, "/dev/userfaultfd", "seccomp profile"];
         assert_refused(command.args(["run", "echo", "ran"]), &said);
     }
 }

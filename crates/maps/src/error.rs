@@ -167,8 +167,8 @@ impl fmt::Display for MapError {
             ),
             MapError::Kernel(errno) => write!(
                 out,
-                "userfaultfd for shared memory is not to be had ({errno}): allow the system call \
-                 (seccomp profile of the container); `deepheap doctor` tells more",
+                "userfaultfd for shared memory is not to be had ({errno}): give the container the \
+                 device (docker run --device /dev/userfaultfd); `deepheap doctor` tells more",
             ),
             MapError::Resources(errno) => {
                 write!(out, "no memory or address space for the map ({errno})")

@@ -61,6 +61,9 @@ fn where_there_is_no_map_calls_are_refused() {
     assert_eq!(unsafe { maps::close(nowhere.cast_mut()) }, Err(MapError::NotAMap));
 }
 
+/// USERFAULTFD_IOC_NEW, which asks the device /dev/userfaultfd for one.
+const DEVICE_NEW: u32 = 0xaa00;
+
 /// From now on the process gets no userfaultfd.
 fn forbid_userfaultfd() {
     let code = |class: u32, jump: (u8, u8), value: u32| libc::sock_filter {
@@ -69,9 +72,13 @@ fn forbid_userfaultfd() {
         jf: jump.1,
         k: value,
     };
+    let second_argument = core::mem::offset_of!(libc::seccomp_data, args) + 8;
     let mut filter = [
         code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, (0, 0), 0),
-        code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, (0, 1), libc::SYS_userfaultfd as u32),
+        code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, (3, 0), libc::SYS_userfaultfd as u32),
+        code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, (0, 3), libc::SYS_ioctl as u32),
+        code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, (0, 0), second_argument as u32),
+        code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, (0, 1), DEVICE_NEW),
         code(libc::BPF_RET | libc::BPF_K, (0, 0), libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
         code(libc::BPF_RET | libc::BPF_K, (0, 0), libc::SECCOMP_RET_ALLOW),
     ];

@@ -79,6 +79,8 @@ pub enum StartError {
     Userfaultfd(Errno),
     /// The kernel copies a page that the program writes to while it is evicted.
     CopiesPages,
+    /// The kernel could not be asked whether it does: seccomp forbids vmsplice, or a limit.
+    Pipe(Errno),
     /// Not enough memory, address space or file descriptors.
     Resources(Errno),
 }
@@ -127,7 +129,7 @@ impl Pager {
             None => Userfaultfd::open(),
         };
         let userfaultfd = userfaultfd.map_err(StartError::Userfaultfd)?;
-        if !pipe_sees_stores().map_err(StartError::Resources)? {
+        if !pipe_sees_stores().map_err(StartError::Pipe)? {
             return Err(StartError::CopiesPages);
         }
         let (bytes, pages) = (options.budget_bytes, options.region_pages);

@@ -178,7 +178,8 @@ fn fill(heap: DurableHeap) -> Result<(), OpenError> {
     let frames = Frames { userfaultfd: None, is_shared: false };
     let pager = make_pager(runtime, store, frames, table_device(runtime));
     let pager = pager.map_err(|error| match error {
-        StartError::Resources(errno) => OpenError::System(errno),
+        StartError::Resources(errno)
+        | StartError::Pipe(errno @ (Errno::EMFILE | Errno::ENOMEM)) => OpenError::System(errno),
         error => OpenError::Process(libc::ENOSYS, refused_start(error)),
     })?;
     runtime.publish_pager(pager);

@@ -250,14 +250,12 @@ fn refused_store(error: StoreError) -> Refusal {
 
 pub(crate) fn refused_start(error: StartError) -> Refusal {
     match error {
-        StartError::Userfaultfd(Errno::EMFILE) | StartError::Resources(Errno::EMFILE) => {
-            too_many_files()
-        }
-        StartError::Userfaultfd(errno) => format!(
-            "userfaultfd is not to be had ({errno}): allow the system call (seccomp profile of \
-             the container), or use Linux 5.19 or later; `deepheap doctor` tells more",
-        ),
+        StartError::Userfaultfd(Errno::EMFILE)
+        | StartError::Pipe(Errno::EMFILE)
+        | StartError::Resources(Errno::EMFILE) => too_many_files(),
+        StartError::Userfaultfd(errno) => obstacles::refused_userfaultfd(errno).to_string(),
         StartError::CopiesPages => obstacles::exclusive_pages(Ok(false)).to_string(),
+        StartError::Pipe(errno) => obstacles::exclusive_pages(Err(errno)).to_string(),
         StartError::Resources(errno) => {
             format!("no memory or file descriptors for the tables ({errno})")
         }

@@ -8,6 +8,7 @@
 
 use core::fmt;
 use std::fs;
+use std::path::Path;
 
 use deepheap_sys::Errno;
 use deepheap_sys::memory::mapping;
@@ -106,24 +107,42 @@ fn kernel_faults() -> Finding {
             };
             Finding::pass(NAME, format!("user mode, SIGBUS mode, {}{without}", has(true)))
         }
-        Err(Errno::ENOSYS) => Finding::fail(
-            NAME,
-            "this kernel does not have it, or a seccomp filter hides it",
-            "use Linux 5.19 or later with CONFIG_USERFAULTFD, or allow the system call in the \
-             container's seccomp profile",
-        ),
-        Err(Errno::EPERM) => Finding::fail(
-            NAME,
-            "a seccomp filter forbids it, as containers do by default",
-            "allow the system call userfaultfd in the container's seccomp profile (docker run \
-             --security-opt seccomp=PROFILE, or =unconfined to try)",
-        ),
-        Err(error) => Finding::fail(
-            NAME,
-            format!("cannot be opened in user and SIGBUS mode ({error})"),
-            "use Linux 5.19 or later",
-        ),
+        Err(errno) => refused_userfaultfd(errno),
     }
+}
+
+/// The finding on a userfaultfd that could not be opened, where its device is in this file system
+/// or is not.
+fn no_kernel_faults(errno: Errno, has_device: bool) -> Finding {
+    const NAME: &str = "userfaultfd";
+    let text = match errno {
+        Errno::ENOSYS => "this kernel does not have it, or a seccomp filter hides it".to_owned(),
+        Errno::EPERM => "a seccomp filter forbids it, as containers do by default".to_owned(),
+        error => format!("cannot be opened in user and SIGBUS mode ({error})"),
+    };
+    if errno != Errno::ENOSYS && errno != Errno::EPERM {
+        return Finding::fail(NAME, text, "use Linux 5.19 or later");
+    }
+    let device = match has_device {
+        true => {
+            "let this user open /dev/userfaultfd, which is here (on the host: sudo chmod 666 \
+             /dev/userfaultfd)"
+        }
+        false => "give the container the device: docker run --device /dev/userfaultfd",
+    };
+    let old = match errno {
+        Errno::ENOSYS => "; outside of containers use Linux 5.19 or later with CONFIG_USERFAULTFD",
+        _ => "",
+    };
+    let fix = format!(
+        "{device}; or allow the system call userfaultfd in the container's seccomp profile{old}"
+    );
+    Finding::fail(NAME, text, fix)
+}
+
+/// The finding where a start could not open a userfaultfd.
+pub(crate) fn refused_userfaultfd(errno: Errno) -> Finding {
+    no_kernel_faults(errno, Path::new("/dev/userfaultfd").exists())
 }
 
 /// The finding on what `pipe_sees_stores` has answered.
@@ -136,6 +155,13 @@ pub(crate) fn exclusive_pages(seen: Result<bool, Errno>) -> Finding {
             "this kernel copies a page that is written to while it is evicted, and the write could \
              be lost",
             "use Linux 5.19 or later",
+        ),
+        Err(Errno::EPERM | Errno::ENOSYS) => Finding::fail(
+            NAME,
+            "a seccomp filter forbids vmsplice, as Podman's default profile does, and without it \
+             no page can be evicted",
+            "allow vmsplice in the container's seccomp profile (podman run --security-opt \
+             seccomp=PROFILE; docs/install.md says how to make one)",
         ),
         Err(error) => Finding::fail(
             NAME,
@@ -233,5 +259,24 @@ mod tests {
         );
         assert_eq!(exclusive_pages(Err(Errno::EMFILE)).severity, Severity::Fail);
         assert_eq!(exclusive_pages(Ok(true)).severity, Severity::Pass);
+    }
+
+    #[test]
+    fn a_filter_that_forbids_vmsplice_is_named_with_its_cure() {
+        for errno in [Errno::EPERM, Errno::ENOSYS] {
+            let said = exclusive_pages(Err(errno)).to_string();
+            assert!(said.contains("forbids vmsplice"), "{said}");
+            assert!(said.contains("--security-opt seccomp="), "{said}");
+        }
+    }
+
+    #[test]
+    fn without_userfaultfd_the_device_is_named_first() {
+        for errno in [Errno::EPERM, Errno::ENOSYS] {
+            let fix = no_kernel_faults(errno, false).fix.expect("a fix");
+            assert!(fix.starts_with("give the container the device: docker run --device "));
+            let fix = no_kernel_faults(errno, true).fix.expect("a fix");
+            assert!(fix.starts_with("let this user open /dev/userfaultfd"), "{fix}");
+        }
     }
 }

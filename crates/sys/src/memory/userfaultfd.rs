@@ -249,7 +249,8 @@ fn open_descriptor() -> Result<Descriptor> {
         answer => answer,
     };
     match plain {
-        Err(Errno::EPERM) => open_by_device(flags).map_err(|_| Errno::EPERM),
+        // A seccomp filter answers one or the other; the device is no business of filters.
+        Err(refusal @ (Errno::EPERM | Errno::ENOSYS)) => open_by_device(flags).map_err(|_| refusal),
         answer => answer,
     }
 }
