@@ -306,7 +306,12 @@ impl PageExtractor {
             victim if victim.clears_range && !all_spliced && stays(victim.range()) => victim.page(),
             victim => victim.dropped(),
         });
-        let ranges = gather(&mut self.vector, dropped);
+        let mut ranges = gather(&mut self.vector, dropped);
+        if !zapper.is_batched() {
+            // Each range costs a system call and a TLB flush: neighbours leave together, whatever
+            // their order among the victims.
+            ranges = merge(ranges);
+        }
         // SAFETY: the pipe holds the pages' contents.
         if unsafe { zapper.zap(ranges) }.is_ok() {
             return;
@@ -382,6 +387,28 @@ fn gather(vector: &mut [iovec; BATCH_MAX], pieces: impl Iterator<Item = iovec>) 
     &mut vector[..count]
 }
 
+/// Sorts ranges by address, and makes one of those that touch or overlap (a whole 2 MiB range may
+/// be named by several of its pages).
+fn merge(ranges: &mut [iovec]) -> &mut [iovec] {
+    ranges.sort_unstable_by_key(|range| range.iov_base as usize);
+    let mut count = 0;
+    for index in 0..ranges.len() {
+        let range = ranges[index];
+        let start = range.iov_base as usize;
+        match ranges[..count].last_mut() {
+            Some(last) if start <= last.iov_base as usize + last.iov_len => {
+                let end = (start + range.iov_len).max(last.iov_base as usize + last.iov_len);
+                last.iov_len = end - last.iov_base as usize;
+            }
+            _ => {
+                ranges[count] = range;
+                count += 1;
+            }
+        }
+    }
+    &mut ranges[..count]
+}
+
 /// The report for a victim that the kernel refused. In doubt it is taken to be present: then it is
 /// kept.
 fn missing_or_unreadable(addr: usize) -> Taken {
@@ -451,4 +478,25 @@ fn open_pipe(pages: usize) -> Result<(OwnDescriptor, OwnDescriptor, usize)> {
 fn resize(pipe: &OwnDescriptor, bytes: usize) -> bool {
     // SAFETY: fcntl with a number.
     unsafe { raw_call!(SYS_fcntl, pipe.as_raw_fd(), libc::F_SETPIPE_SZ, bytes) }.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_touch_become_one_whatever_their_order() {
+        let of = |first: usize, pages: usize| iovec {
+            iov_base: (first * PAGE) as *mut libc::c_void,
+            iov_len: pages * PAGE,
+        };
+        // A range of 2 MiB, named by two of its pages, comes twice.
+        let mut ranges = [of(9, 1), of(3, 2), of(512, 512), of(1, 1), of(5, 1), of(512, 512)];
+        let merged: Vec<_> = merge(&mut ranges)
+            .iter()
+            .map(|range| (range.iov_base as usize / PAGE, range.iov_len / PAGE))
+            .collect();
+        assert_eq!(merged, [(1, 1), (3, 3), (9, 1), (512, 512)]);
+        assert!(merge(&mut []).is_empty());
+    }
 }
