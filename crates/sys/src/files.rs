@@ -1,6 +1,7 @@
 //! Files and descriptors: direct and sparse files, rings, pipes, and descriptors that programs do
 //! not see.
 
+mod aio;
 pub mod append_file;
 pub mod descriptor_mail;
 pub mod direct_file;

@@ -116,13 +116,17 @@ fn memory_file_systems_are_known() {
 
 #[test]
 fn many_requests_are_all_done_and_each_tells() {
-    if !Ring::available() {
-        eprintln!("skipped: no io_uring here");
-        return;
+    for ring in [Ring::new(64), Ring::by_aio(64)] {
+        match ring {
+            Ok(ring) => do_many_requests(ring),
+            Err(errno) => eprintln!("skipped: neither io_uring nor AIO here ({errno})"),
+        }
     }
+}
+
+fn do_many_requests(mut ring: Ring) {
     const REQUESTS: usize = 100;
     let file = DirectFile::open_unlinked(dir()).unwrap();
-    let mut ring = Ring::new(64).unwrap();
     let source: Vec<_> = (0..REQUESTS).map(|index| pages(1, index as u8)).collect();
     let mut writes: Vec<_> = source
         .iter()
@@ -157,6 +161,96 @@ fn many_requests_are_all_done_and_each_tells() {
     ring.do_all(-1, &mut bad);
     assert_eq!(bad[0].result(), -libc::EBADF);
     ring.do_all(file.as_raw_fd(), &mut []);
+    // Of requests that the kernel refuses at once, the others' answers are still told.
+    let mut buffer = pages(4, 0xff);
+    let mut mixed: Vec<_> = buffer
+        .chunks_mut(PAGE)
+        .enumerate()
+        .map(|(index, page)| {
+            // O_DIRECT wants whole sectors, unless the file system reads it by the page cache.
+            let skew = if index == 1 { 1 } else { 0 };
+            Request::read((index * PAGE) as u64, &mut page[..PAGE - skew])
+        })
+        .collect();
+    ring.do_all(file.as_raw_fd(), &mut mixed);
+    let results: Vec<_> = mixed.iter().map(Request::result).collect();
+    assert!([-libc::EINVAL, PAGE as i32 - 1].contains(&results[1]), "{results:?}");
+    for index in [0, 2, 3] {
+        assert_eq!(results[index], PAGE as i32);
+        assert_eq!(buffer[index * PAGE], index as u8);
+    }
+}
+
+/// More requests than AIO has room for are all made, by batches of every size.
+#[test]
+fn a_small_ring_of_aio_does_as_many_requests_as_are_asked_for() {
+    let Ok(mut ring) = Ring::by_aio(2) else { return };
+    let file = DirectFile::open_unlinked(dir()).unwrap();
+    for count in [1, 2, 15, 16, 17, 100] {
+        let source: Vec<_> = (0..count).map(|index| pages(1, (index + count) as u8)).collect();
+        let mut writes: Vec<_> = source
+            .iter()
+            .enumerate()
+            .map(|(index, page)| Request::write((index * PAGE) as u64, page))
+            .collect();
+        ring.do_all(file.as_raw_fd(), &mut writes);
+        assert!(writes.iter().all(|write| write.result() == PAGE as i32));
+        let mut buffer = pages(count, 0xff);
+        let mut reads: Vec<_> = buffer
+            .chunks_mut(PAGE)
+            .enumerate()
+            .map(|(index, page)| Request::read((index * PAGE) as u64, page))
+            .collect();
+        ring.do_all(file.as_raw_fd(), &mut reads);
+        assert!(reads.iter().all(|read| read.result() == PAGE as i32));
+        for (index, page) in buffer.chunks(PAGE).enumerate() {
+            assert!(page.iter().all(|byte| *byte == (index + count) as u8));
+        }
+    }
+}
+
+/// From now on the process gets EPERM from these system calls, as in a container.
+fn forbid(calls: &[libc::c_long]) {
+    let code = |class: u32, jump: (u8, u8), value: u32| libc::sock_filter {
+        code: class as u16,
+        jt: jump.0,
+        jf: jump.1,
+        k: value,
+    };
+    let mut filter = vec![code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, (0, 0), 0)];
+    for call in calls {
+        filter.push(code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, (0, 1), *call as u32));
+        let refusal = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+        filter.push(code(libc::BPF_RET | libc::BPF_K, (0, 0), refusal));
+    }
+    filter.push(code(libc::BPF_RET | libc::BPF_K, (0, 0), libc::SECCOMP_RET_ALLOW));
+    let program =
+        libc::sock_fprog { len: filter.len() as libc::c_ushort, filter: filter.as_mut_ptr() };
+    // SAFETY: a filter program of this function's, which the kernel copies.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
+    }
+}
+
+#[test]
+fn where_io_uring_is_refused_a_ring_goes_through_aio_and_survives_its_refusal_too() {
+    // The filter is this thread's alone.
+    let thread = std::thread::spawn(|| {
+        forbid(&[libc::SYS_io_uring_setup]);
+        if let Ok(ring) = Ring::new(64) {
+            assert!(!ring.is_uring());
+            do_many_requests(ring);
+        }
+        let late = Ring::new(64);
+        forbid(&[libc::SYS_io_submit]);
+        if let Ok(late) = late {
+            do_many_requests(late);
+        }
+        forbid(&[libc::SYS_io_setup]);
+        assert_eq!(Ring::new(64).err(), Some(Errno::EPERM));
+    });
+    thread.join().unwrap();
 }
 
 /// Times that the handler below ran.
@@ -203,9 +297,10 @@ fn a_write_beyond_the_limit_of_file_sizes_is_an_error_and_no_signal() {
     // SAFETY: the child makes system calls and maps memory, and ends by _exit.
     match unsafe { libc::fork() } {
         0 => {
-            let ring = Ring::new(8);
-            let is_good =
-                ring.is_ok_and(|mut ring| write_beyond_the_limit(&file, &mut ring, &data));
+            let is_good = [Ring::new(8), Ring::by_aio(8)].into_iter().flatten().all(|mut ring| {
+                SIGNALS.store(0, Ordering::Relaxed);
+                write_beyond_the_limit(&file, &mut ring, &data)
+            });
             // SAFETY: ends the child without running the parent's clean-up.
             unsafe { libc::_exit((!is_good).into()) };
         }

@@ -36,8 +36,9 @@ fn batched_zap() -> Finding {
     }
     Finding::warn(
         NAME,
-        "process_madvise(MADV_DONTNEED) is refused, so pages are evicted one by one",
-        "use Linux 6.13 or later, and allow process_madvise in the seccomp profile",
+        "process_madvise(MADV_DONTNEED) is refused, so pages leave one by one, or by runs of \
+         neighbours",
+        "use Linux 6.13 or later, and allow process_madvise in the container's seccomp profile",
     )
 }
 
@@ -78,14 +79,20 @@ fn page_scan() -> Finding {
 
 fn io_uring() -> Finding {
     const NAME: &str = "io_uring";
-    if Ring::available() {
-        return Finding::pass(NAME, "many reads and writes at a time");
+    const FIX: &str =
+        "sudo sysctl kernel.io_uring_disabled=0, and allow it in the container's seccomp profile";
+    match Ring::new(2) {
+        Ok(ring) if ring.is_uring() => Finding::pass(NAME, "many reads and writes at a time"),
+        Ok(_) => Finding::pass(
+            NAME,
+            "not allowed here; the kernel's AIO has many reads and writes under way in its place",
+        ),
+        Err(_) => Finding::warn(
+            NAME,
+            "neither it nor the kernel's AIO is allowed here, so reads and writes go one by one",
+            FIX,
+        ),
     }
-    Finding::warn(
-        NAME,
-        "not allowed here, so reads and writes go one by one",
-        "sudo sysctl kernel.io_uring_disabled=0, and allow it in the container's seccomp profile",
-    )
 }
 
 fn map_count() -> Finding {

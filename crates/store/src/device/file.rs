@@ -1,11 +1,11 @@
 //! File device: a file or block device as the device of a store.
 //!
-//! A single read is one pread. A batch goes through one of a few io_uring rings, so that all of it
-//! is in flight at once; blocks that lie and come one behind the other are one request. If no ring
-//! is free, the requests are made one after the other until one is; so are those of a forked child,
-//! which must not touch its parent's rings. A batch then takes as many times longer as it has
-//! requests: have a ring for each thread that reads batches
-//! (docs/decisions/0010-checksums-and-rings.md).
+//! A single read is one pread. A batch goes through one of a few rings (io_uring, or the kernel's
+//! AIO where that is refused), so that all of it is in flight at once; blocks that lie and come one
+//! behind the other are one request. If no ring is free, the requests are made one after the other
+//! until one is; so are those of a forked child, which must not touch its parent's rings. A batch
+//! then takes as many times longer as it has requests: have a ring for each thread that reads
+//! batches (docs/decisions/0010-checksums-and-rings.md).
 //!
 //! Guarantees: no request is in flight when a call returns.
 //! Never: allocates after `new`. Waits for a ring: that was measured, and latecomers overtook the
@@ -28,7 +28,8 @@ use crate::device::{Device, Read, Write};
 const RINGS_DEFAULT: usize = 8;
 
 /// Bytes of memory, the kernel's included, that a ring of `RING_ENTRIES` takes: a page of requests,
-/// one of indexes and answers, and what the kernel knows of it; 9.7 KiB were measured.
+/// one of indexes and answers, and what the kernel knows of it; 9.7 KiB were measured. AIO takes
+/// two pages for answers (more from 32 processors on), and less beside them.
 pub const RING_BYTES: u64 = 10 << 10;
 
 /// Requests that a ring has in flight at most.
@@ -55,8 +56,8 @@ impl FileDevice {
         Self::with_rings(file, RINGS_DEFAULT)
     }
 
-    /// The file as a device, with so many rings, or as many as are to be had; without io_uring
-    /// where that is not allowed, or where each request has to see to the page cache by itself.
+    /// The file as a device, with so many rings, or as many as are to be had; with none where they
+    /// are not allowed, or where each request has to see to the page cache by itself.
     ///
     /// Errors: those of asking a block device for its size.
     pub fn with_rings(file: DirectFile, rings: usize) -> Result<Self> {

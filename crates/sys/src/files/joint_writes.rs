@@ -1,10 +1,9 @@
 //! Joint writes: several writes of a file under way at a time, none of which outlives its process.
 //!
-//! They go through the kernel's AIO contexts, not through a ring: what a ring has under way may end
-//! after its process has died. A context is its address space's: before the kernel gives that up,
-//! and with it the mappings and the files that they hold open, it waits for every request
-//! (`exit_aio`, which comes before `exit_mmap`). So a lock that is held by an open file which the
-//! process has mapped is held until the writes have ended (`rendezvous`).
+//! They go through the kernel's AIO (`aio`), not through io_uring: what that has under way may end
+//! after its process has died. AIO's requests end before the kernel gives up the mappings, and the
+//! files that they hold open. So a lock that is held by an open file which the process has mapped
+//! is held until the writes have ended (`rendezvous`).
 //!
 //! Guarantees: `write` returns when no request is under way any more; it says which writes are
 //! whole.
@@ -12,46 +11,13 @@
 //! Threads: one at a time for each value (`&mut`), also in a signal handler. A child of a fork has
 //! no use for its parent's.
 
-use crate::errno::{Errno, Result, Saved};
-use crate::raw_call::{raw_call, raw_call_again};
+use crate::errno::{Result, Saved};
+use crate::files::aio::{Context, Control, Event, Piece};
 use crate::threads::signals::NoFileSizeSignal;
 use std::os::fd::RawFd;
 
 /// Writes of one call.
 pub const WRITES_MAX: usize = 16;
-
-/// IOCB_CMD_PWRITE.
-const OPCODE_WRITE: u16 = 1;
-
-/// The kernel's `struct iocb`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Control {
-    data: u64,
-    key: u32,
-    rw_flags: u32,
-    opcode: u16,
-    priority: i16,
-    fd: u32,
-    buffer: u64,
-    bytes: u64,
-    offset: i64,
-    reserved: u64,
-    flags: u32,
-    result_fd: u32,
-}
-
-/// The kernel's `struct io_event`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Event {
-    data: u64,
-    control: u64,
-    result: i64,
-    result2: i64,
-}
-
-const _: () = assert!(size_of::<Control>() == 64 && size_of::<Event>() == 32);
 
 /// A write.
 #[derive(Clone, Copy, Debug)]
@@ -67,17 +33,13 @@ pub struct JointWrite {
 /// See the file's header.
 #[derive(Debug)]
 pub struct JointWriter {
-    context: usize,
+    context: Context,
 }
 
 impl JointWriter {
-    /// ENOSYS, EPERM: the kernel has no such calls, or a sandbox refuses them. EAGAIN: all
-    /// processes together have as many as an administrator allows (fs.aio-max-nr).
+    /// Errors: those of an AIO context.
     pub fn new() -> Result<JointWriter> {
-        let mut context = 0usize;
-        // SAFETY: the kernel writes a word.
-        unsafe { raw_call!(SYS_io_setup, WRITES_MAX, &raw mut context) }?;
-        Ok(JointWriter { context })
+        Ok(JointWriter { context: Context::new(WRITES_MAX)? })
     }
 
     /// Writes all side by side, `WRITES_MAX` at most, and waits for them; answers which are whole,
@@ -90,41 +52,25 @@ impl JointWriter {
         let _no_signal = NoFileSizeSignal::new();
         let mut controls = [Control::default(); WRITES_MAX];
         let mut pointers = [core::ptr::null::<Control>(); WRITES_MAX];
-        let count = writes.len().min(WRITES_MAX);
-        for (index, write) in writes[..count].iter().enumerate() {
-            controls[index] = Control {
-                data: index as u64,
-                opcode: OPCODE_WRITE,
-                fd: fd as u32,
-                buffer: write.from as u64,
-                bytes: write.bytes as u64,
-                offset: write.offset as i64,
-                ..Control::default()
-            };
-            pointers[index] = &raw const controls[index];
+        let writes = &writes[..writes.len().min(WRITES_MAX)];
+        for (number, write) in writes.iter().enumerate() {
+            let &JointWrite { from, bytes, offset } = write;
+            let buffer = from.cast_mut(); // it is only read
+            controls[number] =
+                Control::of(fd, Piece { buffer, bytes, offset, is_write: true, number });
+            pointers[number] = &raw const controls[number];
         }
-        // SAFETY: pointers to so many controls; the bytes are the caller's promise. Fewer may be
-        // taken, or none: the others are not under way.
-        let taken = unsafe {
-            raw_call_again!(SYS_io_submit, self.context, count, pointers.as_ptr()).unwrap_or(0)
-        };
+        // SAFETY: the bytes are the caller's promise, and all that is taken is over below. Fewer
+        // may be taken, or none: the others are not under way.
+        let mut left = unsafe { self.context.submit(&pointers[..writes.len()]) }.unwrap_or(0);
         let mut whole = 0;
-        let mut left = taken;
         while left > 0 {
             let mut events = [Event::default(); WRITES_MAX];
-            let (context, none) = (self.context, core::ptr::null::<libc::timespec>());
-            let room = events.as_mut_ptr();
-            // SAFETY: room for so many events.
-            let got = unsafe { raw_call_again!(SYS_io_getevents, context, left, left, room, none) };
-            let got = match got {
-                Ok(got) => got.min(left),
-                // Nobody knows when the bytes are free again.
-                Err(errno) => gone(errno),
-            };
+            let got = self.context.wait(left, &mut events).min(left);
             for event in &events[..got] {
-                let index = event.data as usize % WRITES_MAX;
-                if event.result == controls[index].bytes as i64 {
-                    whole |= 1 << index;
+                let number = event.number() % WRITES_MAX;
+                if writes.get(number).is_some_and(|write| event.result() == write.bytes as i64) {
+                    whole |= 1 << number;
                 }
             }
             left -= got;
@@ -134,22 +80,8 @@ impl JointWriter {
 
     /// In the child of a fork: its parent's is not there.
     pub fn forget(self) {
-        core::mem::forget(self);
+        self.context.forget();
     }
-}
-
-impl Drop for JointWriter {
-    fn drop(&mut self) {
-        // SAFETY: no memory arguments; nothing is under way.
-        let _ = unsafe { raw_call!(SYS_io_destroy, self.context) };
-    }
-}
-
-#[cold]
-fn gone(errno: Errno) -> ! {
-    crate::say!("fatal: writes cannot be waited for: ", errno);
-    // SAFETY: no arguments.
-    unsafe { libc::abort() }
 }
 
 #[cfg(test)]

@@ -1,12 +1,16 @@
-//! Ring: many reads or writes in flight at once, through io_uring.
+//! Ring: many reads or writes in flight at once, through io_uring, or through the kernel's AIO
+//! where that is refused (containers, `kernel.io_uring_disabled`).
 //!
 //! Guarantees: a call returns only when no request of it is in flight, so buffers are borrowed no
-//! longer than the call; every request has a result.
+//! longer than the call; every request has a result. A request that AIO does not take is made by
+//! itself.
 //! Never: allocates after `new` | polls a processor idle while it waits.
 //! Threads: one at a time for each ring (`&mut`). A child of a fork makes its own.
 
 use crate::errno::{Errno, Result, Saved};
+use crate::files::aio::{Context, Control, Event, Piece};
 use crate::files::own_descriptor;
+use crate::raw_call::raw_call;
 use crate::threads::cancellation;
 use crate::threads::signals::NoFileSizeSignal;
 use core::marker::PhantomData;
@@ -77,13 +81,42 @@ impl<'a> Request<'a> {
         self.result
     }
 
-    /// The rest of the request as the kernel wants it.
-    fn entry(&self, fd: types::Fd) -> squeue::Entry {
+    /// The rest of the request: where it goes, how long it is, and its place in the file.
+    fn rest(&self) -> (*mut u8, u32, u64) {
         let buf = self.buf.wrapping_add(self.done as usize);
-        let (left, offset) = (self.len - self.done, self.offset + u64::from(self.done));
+        (buf, self.len - self.done, self.offset + u64::from(self.done))
+    }
+
+    /// The rest as io_uring wants it.
+    fn entry(&self, fd: types::Fd) -> squeue::Entry {
+        let (buf, left, offset) = self.rest();
         match self.is_write {
             true => opcode::Write::new(fd, buf, left).offset(offset).build(),
             false => opcode::Read::new(fd, buf, left).offset(offset).build(),
+        }
+    }
+
+    /// The rest as AIO wants it.
+    fn control(&self, fd: RawFd, number: usize) -> Control {
+        let (buffer, left, offset) = self.rest();
+        let is_write = self.is_write;
+        Control::of(fd, Piece { buffer, bytes: left as usize, offset, is_write, number })
+    }
+
+    /// Does all of the rest now, by itself.
+    fn do_alone(&mut self, fd: RawFd) {
+        loop {
+            let (buffer, left, offset) = self.rest();
+            // SAFETY: the bytes are borrowed for 'a; if it is a write they are only read.
+            let answer = unsafe {
+                match self.is_write {
+                    true => raw_call!(SYS_pwrite64, fd, buffer, left, offset),
+                    false => raw_call!(SYS_pread64, fd, buffer, left, offset),
+                }
+            };
+            if self.answer(answer.map_or_else(|errno| -errno.raw(), |bytes| bytes as i32)) {
+                return;
+            }
         }
     }
 
@@ -115,9 +148,19 @@ const REQUEST_BYTES_MAX: usize = 1 << 30;
 /// makes the others of the call.
 const BEGIN_TOGETHER: usize = 16;
 
-/// An io_uring instance.
+/// Answers that AIO tells at a time.
+const ANSWERS: usize = 64;
+
+/// What has the requests in flight.
+#[expect(clippy::large_enum_variant, reason = "there are few rings, and most are the large one")]
+enum Means {
+    Uring(ManuallyDrop<IoUring>),
+    Aio(Context),
+}
+
+/// See the file's header.
 pub struct Ring {
-    ring: ManuallyDrop<IoUring>,
+    means: Means,
     entries: usize,
 }
 
@@ -129,19 +172,30 @@ impl core::fmt::Debug for Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        own_descriptor::mark(self.ring.as_raw_fd(), false);
+        let Means::Uring(ring) = &mut self.means else { return };
+        own_descriptor::mark(ring.as_raw_fd(), false);
         // As in `new`.
         let _off = cancellation::Off::begin();
         // SAFETY: here only, and nothing uses the ring afterwards.
-        unsafe { ManuallyDrop::drop(&mut self.ring) };
+        unsafe { ManuallyDrop::drop(ring) };
     }
 }
 
 impl Ring {
     /// A ring with room for `entries` requests in flight (a power of two up to 4096). Errors:
-    /// ENOSYS, EPERM where io_uring is not allowed; ENOMEM under a small memlock limit of old
-    /// kernels.
+    /// ENOSYS, EPERM where neither io_uring nor AIO is allowed; EAGAIN where all processes together
+    /// have as much AIO as they may (fs.aio-max-nr).
     pub fn new(entries: u32) -> Result<Self> {
+        Self::by_uring(entries).or_else(|_| Self::by_aio(entries))
+    }
+
+    /// As `new`, through AIO.
+    pub fn by_aio(entries: u32) -> Result<Self> {
+        let (context, entries) = (Context::new(entries as usize)?, entries as usize);
+        Ok(Ring { means: Means::Aio(context), entries })
+    }
+
+    fn by_uring(entries: u32) -> Result<Self> {
         // The crate closes descriptors through `std`.
         let _off = cancellation::Off::begin();
         let builder = IoUring::builder();
@@ -169,12 +223,12 @@ impl Ring {
         };
         let entries = ring.params().sq_entries() as usize;
         own_descriptor::mark(ring.as_raw_fd(), true);
-        Ok(Ring { ring: ManuallyDrop::new(ring), entries })
+        Ok(Ring { means: Means::Uring(ManuallyDrop::new(ring)), entries })
     }
 
-    /// True if this process may use io_uring.
-    pub fn available() -> bool {
-        Ring::new(2).is_ok()
+    /// True if it goes through io_uring.
+    pub fn is_uring(&self) -> bool {
+        matches!(self.means, Means::Uring(_))
     }
 
     /// Does all and waits for all. Each request's `result` tells how it ended.
@@ -208,63 +262,122 @@ impl Ring {
         let _no_signal = has_writes.then(NoFileSizeSignal::new);
         let entries = self.entries;
         for (number, chunk) in requests.chunks_mut(entries).enumerate() {
-            for index in 0..chunk.len() {
-                self.push(fd, chunk, index);
-                if (index + 1) % BEGIN_TOGETHER == 0 && index + 1 < chunk.len() {
-                    // If it is refused, `enter` submits them.
-                    let _ = self.ring.submit();
-                }
-            }
-            let mut left = chunk.len();
-            while left > 0 {
-                self.enter(left.min(wait_for));
-                while let Some((index, answer)) = self.completion() {
-                    // If the request is not finished, a part of it is left to do.
-                    if chunk[index].answer(answer) {
-                        left -= 1;
-                        act(number * entries + index, chunk[index].result);
-                    } else {
-                        self.push(fd, chunk, index);
-                    }
-                }
-            }
-        }
-    }
-
-    fn push(&mut self, fd: RawFd, chunk: &[Request<'_>], index: usize) {
-        let entry = chunk[index].entry(types::Fd(fd)).user_data(index as u64);
-        // SAFETY: the buffer is borrowed until `run` returns, and `run` returns when all are over.
-        let pushed = unsafe { self.ring.submission().push(&entry) };
-        // At most `entries` of a chunk are unfinished, so there is room.
-        assert!(pushed.is_ok(), "more requests than entries");
-    }
-
-    fn completion(&mut self) -> Option<(usize, i32)> {
-        let entry: cqueue::Entry = self.ring.completion().next()?;
-        Some((entry.user_data() as usize, entry.result()))
-    }
-
-    /// Submits new requests and waits for at least one answer. Requests in flight borrow buffers,
-    /// so it cannot return on an error: errors are transient, or the ring is gone.
-    fn enter(&mut self, wanted: usize) {
-        let Err(error) = self.ring.submit_and_wait(wanted) else { return };
-        let errno = Errno::from(error);
-        match errno.raw() {
-            libc::EINTR | libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::ETIME => {
-                // SAFETY: no arguments.
-                unsafe { libc::sched_yield() };
-            }
-            _ => {
-                crate::say!("fatal: io_uring is gone: ", errno);
-                // SAFETY: no arguments.
-                unsafe { libc::abort() }
+            let act = |index: usize, result| act(number * entries + index, result);
+            match &mut self.means {
+                Means::Uring(ring) => run_by_uring(ring, fd, chunk, wait_for, act),
+                Means::Aio(context) => run_by_aio(context, fd, chunk, wait_for, act),
             }
         }
     }
 }
 
-impl AsRawFd for Ring {
-    fn as_raw_fd(&self) -> RawFd {
-        self.ring.as_raw_fd()
+/// Does the requests of a chunk, which are no more than the ring has entries.
+fn run_by_uring(
+    ring: &mut IoUring,
+    fd: RawFd,
+    chunk: &mut [Request<'_>],
+    wait_for: usize,
+    mut act: impl FnMut(usize, i32),
+) {
+    for index in 0..chunk.len() {
+        push(ring, fd, chunk, index);
+        if (index + 1) % BEGIN_TOGETHER == 0 && index + 1 < chunk.len() {
+            // If it is refused, `enter` submits them.
+            let _ = ring.submit();
+        }
+    }
+    let mut left = chunk.len();
+    while left > 0 {
+        enter(ring, left.min(wait_for));
+        while let Some((index, answer)) = completion(ring) {
+            // If the request is not finished, a part of it is left to do.
+            if chunk[index].answer(answer) {
+                left -= 1;
+                act(index, chunk[index].result);
+            } else {
+                push(ring, fd, chunk, index);
+            }
+        }
+    }
+}
+
+fn push(ring: &mut IoUring, fd: RawFd, chunk: &[Request<'_>], index: usize) {
+    let entry = chunk[index].entry(types::Fd(fd)).user_data(index as u64);
+    // SAFETY: the buffer is borrowed until `run` returns, and `run` returns when all are over.
+    let pushed = unsafe { ring.submission().push(&entry) };
+    // At most `entries` of a chunk are unfinished, so there is room.
+    assert!(pushed.is_ok(), "more requests than entries");
+}
+
+fn completion(ring: &mut IoUring) -> Option<(usize, i32)> {
+    let entry: cqueue::Entry = ring.completion().next()?;
+    Some((entry.user_data() as usize, entry.result()))
+}
+
+/// Submits new requests and waits for at least one answer. Requests in flight borrow buffers, so it
+/// cannot return on an error: errors are transient, or the ring is gone.
+fn enter(ring: &IoUring, wanted: usize) {
+    let Err(error) = ring.submit_and_wait(wanted) else { return };
+    let errno = Errno::from(error);
+    match errno.raw() {
+        libc::EINTR | libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::ETIME => {
+            // SAFETY: no arguments.
+            unsafe { libc::sched_yield() };
+        }
+        _ => {
+            crate::say!("fatal: io_uring is gone: ", errno);
+            // SAFETY: no arguments.
+            unsafe { libc::abort() }
+        }
+    }
+}
+
+/// Does the requests of a chunk.
+fn run_by_aio(
+    context: &mut Context,
+    fd: RawFd,
+    chunk: &mut [Request<'_>],
+    wait_for: usize,
+    mut act: impl FnMut(usize, i32),
+) {
+    // Requests that are neither over nor in flight: the first one.
+    let mut next = 0;
+    let mut in_flight = 0;
+    while next < chunk.len() {
+        let mut controls = [Control::default(); BEGIN_TOGETHER];
+        let mut pointers = [core::ptr::null::<Control>(); BEGIN_TOGETHER];
+        let count = (chunk.len() - next).min(BEGIN_TOGETHER);
+        for (at, request) in chunk[next..next + count].iter().enumerate() {
+            controls[at] = request.control(fd, next + at);
+            pointers[at] = &raw const controls[at];
+        }
+        // SAFETY: the buffers are borrowed until `run` returns, and that is when all are over.
+        match unsafe { context.submit(&pointers[..count]) } {
+            Ok(taken) if taken > 0 => {
+                next += taken;
+                in_flight += taken;
+            }
+            // It takes no such request, or no more of them now. In itself it may well succeed, and
+            // else the answer says why not.
+            Ok(_) | Err(_) => {
+                chunk[next].do_alone(fd);
+                act(next, chunk[next].result);
+                next += 1;
+            }
+        }
+    }
+    while in_flight > 0 {
+        let mut events = [Event::default(); ANSWERS];
+        let got = context.wait(in_flight.min(wait_for), &mut events);
+        for event in &events[..got] {
+            in_flight -= 1;
+            let index = event.number();
+            let request = &mut chunk[index];
+            if !request.answer(event.result() as i32) {
+                // A part is left: that is rare, and needs no company.
+                request.do_alone(fd);
+            }
+            act(index, request.result);
+        }
     }
 }
