@@ -49,7 +49,7 @@ GUARD_OPTIONS ?=
 	hunt maps-hunt torture demo demo-short demo-durable demo-durable-short demo-cache demo-cache-short demos-short wheel \
 	deb release python-check numpy-check bench bench-objects bench-papers bench-flashvm bench-flashmap \
 	bench-hybridswap bench-durable guard book cast bench-real real-check real-deps apps apps-check \
-	memcached-check kernels conformance install uninstall clean
+	memcached-check containers-check kernels conformance install uninstall clean
 
 help: ## Lists the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,6 +92,7 @@ scripts: ## Checks the shell scripts and runs their tests.
 	scripts/redis_values.py self-test
 	scripts/conformance.py self-test
 	scripts/guard.py self-test
+	examples/kubernetes/check.py
 	scripts/book.sh --if-there
 
 book: ## Builds the documents as a small site into target/book, with mdbook, which it may fetch.
@@ -199,6 +200,9 @@ apps-check: apps ## Runs the applications, small: malloc, pages and objects; all
 
 memcached-check: apps ## Builds memcached with objects from fetched source, verifies its values.
 	scripts/memcached_check.sh
+
+containers-check: build ## Runs Redis and Python in containers of Podman; root makes their files once.
+	scripts/containers_check.sh
 
 kernels: ## Runs the tests under other kernels of Debian, in virtual machines; takes hours.
 	scripts/kernels.sh $(KERNELS)

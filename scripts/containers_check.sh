@@ -1,0 +1,155 @@
+#!/usr/bin/env bash
+# containers_check.sh: deepheap in containers of Podman: Redis, and the Python package.
+#
+#     scripts/containers_check.sh
+#
+# Root makes the root file system of the containers from Debian's packages (debootstrap) below
+# target/containers, where it stays for the next time; everybody may run containers from it. So as
+# an ordinary user this checks rootless containers, after it once ran as root.
+#
+# Guarantees: writes below target/ only; containers and what they wrote are gone at the end. Exit
+# status 0 if all that could be tried was right; what could not be tried is told in a line each, and
+# where Podman or the network is missing that is all.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+release=$target/release
+folder=$target/containers
+root=$folder/rootfs
+profile=/usr/share/containers/seccomp.json
+
+skip() {
+    echo "containers-check: SKIPPED: $*"
+    exit 0
+}
+
+fail() {
+    echo "containers-check: $*" >&2
+    [ ! -s "$work/said" ] || tail -n 40 "$work/said" >&2
+    exit 1
+}
+
+[ -x "$release/deepheap" ] || {
+    echo "containers-check: $release/deepheap is missing; run \`make build\`" >&2
+    exit 2
+}
+command -v podman >/dev/null || skip "podman is missing: apt-get install podman runc"
+[ -f "$profile" ] || skip "$profile is missing: apt-get install golang-github-containers-common"
+[ -c /dev/userfaultfd ] || skip "this kernel has no /dev/userfaultfd (Linux 6.1 and later have)"
+
+# The root file system, made once: whole, or not there.
+if [ ! -d "$root" ]; then
+    [ "$(id -u)" -eq 0 ] || skip "$root is missing: run this as root once"
+    command -v debootstrap >/dev/null || skip "debootstrap is missing: apt-get install debootstrap"
+    mkdir -p "$folder"
+    rm -rf "$root.new"
+    if ! debootstrap --variant=minbase --include=redis-server,redis-tools,python3,python3-numpy \
+        bookworm "$root.new" >"$folder/debootstrap.log" 2>&1; then
+        tail -n 1 "$folder/debootstrap.log" >&2
+        rm -rf "$root.new"
+        skip "Debian's packages cannot be had"
+    fi
+    # Where things are mounted; a rootless container may make nothing here.
+    mkdir -p "$root.new"/{store,deepheap/scripts,deepheap/target/release,site}
+    mv "$root.new" "$root"
+fi
+
+work=$(mktemp -d "${TMPDIR:-/var/tmp}/deepheap-containers.XXXXXX")
+clean_up() {
+    local status=$?
+    trap - EXIT INT TERM
+    rm -rf "$work"
+    exit "$status"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+mkdir "$work/store"
+chmod 777 "$work/store"
+
+# Runs a command in a container of this profile, with these options of Podman.
+engine=()
+contain() {
+    timeout --kill-after=10 300 podman "${engine[@]}" --network none \
+        -v "$work/store:/store" -v "$PWD/scripts:/deepheap/scripts:ro" \
+        -v "$release:/deepheap/target/release:ro" --env DEMO_STORE=/store \
+        --env CARGO_TARGET_DIR=/deepheap/target "$@" >"$work/said" 2>&1
+}
+
+# Machines differ in what their engine can do: the first way that starts anything is taken.
+limits=(--ulimit nofile=1024:1024 --ulimit nproc=4096:4096)
+found=
+for way in "run --rm" "--runtime runc run --rm" "run --rm ${limits[*]}" \
+    "--runtime runc run --rm ${limits[*]}"; do
+    read -ra engine <<<"$way"
+    if contain --rootfs "$root:O" true || contain --rootfs "$root" true; then
+        found=yes
+        break
+    fi
+done
+[ -n "$found" ] || skip "podman starts no container here: $(tail -n 1 "$work/said")"
+image=(--rootfs "$root:O")
+contain "${image[@]}" true || image=(--rootfs "$root")
+who=root
+[ "$(id -u)" -eq 0 ] || who="$(id -un), rootless"
+echo "containers-check: $(podman --version), podman ${engine[*]}, as $who"
+doctor=(/deepheap/target/release/deepheap doctor --store /store)
+
+# 1. The default profile, and nothing passed in: the cure is named.
+if contain "${image[@]}" "${doctor[@]}"; then
+    echo "containers-check: this engine's default profile allows userfaultfd"
+else
+    grep -q -e '--device /dev/userfaultfd' "$work/said" || fail "the device is not named"
+fi
+
+# 2. The device, and the default profile: all is well, or vmsplice and its cure are named.
+device=(--device /dev/userfaultfd)
+if ! [ -r /dev/userfaultfd ] || ! [ -w /dev/userfaultfd ]; then
+    skip "this user may not open /dev/userfaultfd: sudo chmod 666 /dev/userfaultfd"
+fi
+security=()
+if ! contain "${device[@]}" "${image[@]}" "${doctor[@]}"; then
+    grep -q 'forbids vmsplice' "$work/said" || fail "with the device, and not for vmsplice:"
+    examples/containers/seccomp.py <"$profile" >"$work/seccomp.json"
+    security=(--security-opt "seccomp=$work/seccomp.json")
+    contain "${device[@]}" "${security[@]}" "${image[@]}" "${doctor[@]}" ||
+        fail "with the device and the profile:"
+fi
+grep -E '^ *(ok|warn|!|-|✓)?.*(userfaultfd|exclusive|io_uring|batched)' "$work/said" || true
+
+# 3. Redis holds more values than RAM; the demonstration checks each, and the peak of memory.
+contain "${device[@]}" "${security[@]}" "${image[@]}" \
+    bash /deepheap/scripts/demo.sh --short || fail "redis:"
+tail -n 1 "$work/said"
+
+# 4. An array of Python that is larger than RAM. Without the right to build a wheel here, by the one
+# that root has built.
+if [ -w "$folder" ]; then
+    rm -rf "$folder/dist"
+    if ! scripts/python.sh wheel "$folder/dist" >"$work/said" 2>&1; then
+        tail -n 1 "$work/said" >&2
+        skip "the wheel cannot be built here, so no Python"
+    fi
+fi
+wheels=("$folder"/dist/deepheap-*.whl)
+[ -f "${wheels[0]}" ] || skip "$folder/dist has no wheel, so no Python"
+version=$(sed -n 's/.*-cp3\([0-9]*\)-.*/3.\1/p' <<<"${wheels[0]}")
+[ -e "$root/usr/bin/python$version" ] || skip "the wheel is for Python $version, Debian has another"
+mkdir "$work/site"
+python3 -m zipfile -e "${wheels[0]}" "$work/site"
+cat >"$work/site/check.py" <<'EOF'
+import numpy as np
+import deepheap
+
+deepheap.init(ram="32M", store="/store")
+array = deepheap.zeros(16 << 20, dtype=np.int64)  # 128 MiB
+array[:] = np.arange(len(array))
+rows = np.arange(0, len(array), 4099)
+assert (deepheap.gather(array.reshape(-1, 1), rows)[:, 0] == rows).all()
+assert int(array.sum()) == len(array) * (len(array) - 1) // 2
+print("python: 128 MiB in 32 MiB of RAM, every value right")
+EOF
+contain "${device[@]}" "${security[@]}" -v "$work/site:/site:ro" --env PYTHONPATH=/site \
+    "${image[@]}" python3 /site/check.py || fail "python:"
+tail -n 1 "$work/said"
