@@ -1,5 +1,4 @@
-//! Schedules: plays the pager with threads; at every atomic operation a seed decides which one
-//! runs.
+//! Schedules: plays the pager with threads; at each atomic operation a seed decides which one runs.
 //!
 //! A few threads do what programs do (touch, pin, read and write by calls, owned and not, scan,
 //! prefetch, allocate and free) on some seventy objects, while others evict, fetch, write and
@@ -164,7 +163,6 @@ impl World {
         memory::limit(&pager, SPANS * SPAN);
         pager.residency.frames.page_buffer.set_limit(PAGE_BUFFER);
         pager.residency.cache.set_limit(CACHE_BYTES);
-        // They are the limits: nothing was lent, and no thread moves them.
         pager.budget.cache_is_short.store(false, Ordering::Relaxed);
         if kind == Kind::Alone {
             pager.workers.begin_without();
