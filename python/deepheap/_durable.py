@@ -6,6 +6,9 @@ Where the library makes checkpoints by itself (``checkpoint="10s"``), it is writ
 and before a block that it tells of is freed. Memory of arrays that have no name is named there,
 too: the next process frees it.
 
+Each named array has a root, too, ``python:NAME``, for ``deepheap inspect``. Nothing here reads it: a
+name that is too long for a root is not shown.
+
 A block, the memory of an array, lives as long as it has a name or an array in this process. Arrays
 may be dropped at any moment, even inside of this module, so a block only notes that it is gone; the
 next call frees it.
@@ -34,6 +37,7 @@ from ._arrays import Order, Shape, extent
 from ._library import Error, library, settings_text
 
 ROOT = b"deepheap.python"
+SHOWN = "python:"
 FORMAT = 1
 #: Arrays begin at a multiple of so many bytes.
 ALIGNMENT = 64
@@ -109,6 +113,7 @@ class Heap(MutableMapping[str, npt.NDArray[Any]]):
         self._used: dict[int, int] = {}  # arrays' blocks and how many objects use each
         self._allocated: set[int] = set()
         self._entries: dict[str, _Entry] = {}
+        self._shown: dict[bytes, int] = {}  # roots of arrays, and where they lead
         self._catalogue = 0
         self._changed = False
         self._closing = False
@@ -137,6 +142,9 @@ class Heap(MutableMapping[str, npt.NDArray[Any]]):
         for name, (block, nbytes, offset, dtype, shape, order) in catalogue["arrays"].items():
             self._entries[name] = _Entry(block, nbytes, offset, dtype, tuple(shape), order)
             self._allocated.add(block)
+        # Files of an earlier version have none.
+        roots = {root: self._calls.root(self._handle, root) for root in self._places()}
+        self._shown = {root: place for root, place in roots.items() if place}
         self._changed = bool(unnamed)
         if unnamed and self._is_timed:
             self._write_catalogue()
@@ -154,10 +162,26 @@ class Heap(MutableMapping[str, npt.NDArray[Any]]):
         if code != 0:
             self._calls.free(address)
             raise self._calls.file_error(code)
+        self._show()
         before, self._catalogue = self._catalogue, address
         if before:
             self._calls.free(before)
         self._changed = False
+
+    def _places(self) -> dict[bytes, int]:
+        return {
+            (SHOWN + name).encode(errors="replace"): entry.block + entry.offset
+            for name, entry in self._entries.items()
+        }
+
+    def _show(self) -> None:
+        places = self._places()
+        for root in self._shown.keys() - places.keys():
+            self._calls.set_root(self._handle, root, None)
+        for root, place in places.items():
+            if self._shown.get(root) != place:
+                self._calls.set_root(self._handle, root, place)
+        self._shown = places
 
     # Blocks.
 

@@ -197,6 +197,34 @@ def test_threads_use_a_heap_together(program):
     """)
 
 
+def test_inspect_shows_the_names_of_arrays(program):
+    program("""
+        import os, subprocess
+        start()
+        def shown():
+            heap.checkpoint()
+            command = os.path.join(os.path.dirname(deepheap.__file__), "_lib", "deepheap")
+            done = subprocess.run([command, "inspect", "heap.dh"], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            roots = [line.split(None, 2) for line in done.stdout.splitlines() if " root " in line]
+            return {name: int(place, 16) for _, place, name in roots if name != "deepheap.python"}
+        long = "n" * 60
+        with deepheap.open("heap.dh", ram="16M", size="1G") as heap:
+            array = heap["all rows"] = heap.zeros(1000)
+            heap["some"] = array[10:]
+            heap[long] = np.ones(1)
+            begin = array.__array_interface__["data"][0]
+            assert shown() == {"python:all rows": begin, "python:some": begin + 80}, shown()
+            heap["all rows"] = heap.zeros(7)
+            del heap["some"], array
+        with deepheap.open("heap.dh", ram="16M") as heap:
+            place = heap["all rows"].__array_interface__["data"][0]
+            assert shown() == {"python:all rows": place} and place != begin
+            del heap["all rows"]
+            assert shown() == {} and list(heap) == [long]
+    """)
+
+
 def test_files_take_arrays_of_a_durable_heap(program):
     program("""
         start()
