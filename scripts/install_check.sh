@@ -74,7 +74,10 @@ int main(void) {
 C
 try papers "$root/papers.c" "$prefix/lib" "${flags[@]}"
 try static examples/hello.c /nonexistent -I"$prefix/include" "$prefix/lib/libdeepheap.a" \
-    -lgcc_s -lpthread -ldl -lm
+    -lpthread -ldl -lm
+# The compiler adds the unwinder that fits: libgcc_eh here, libgcc_s above.
+read -ra static < <(pkg-config --static --cflags --libs deepheap)
+try "static as a whole" examples/hello.c /nonexistent -static "${static[@]}"
 
 # The programs of docs/languages.md, with its own lines, as somebody copies them: first to last.
 mkdir "$root/languages"

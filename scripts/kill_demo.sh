@@ -41,7 +41,7 @@ trap cleanup EXIT
 trap 'exit 130' INT TERM
 
 build() {
-    ${CC:-cc} -O2 -Wall -Iinclude "examples/$1.c" "$library" -lpthread -ldl -lm -lgcc_s \
+    ${CC:-cc} -O2 -Wall -Iinclude "examples/$1.c" "$library" -lpthread -ldl -lm \
         -o "$work/$1"
 }
 
