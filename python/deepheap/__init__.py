@@ -11,6 +11,9 @@ in such memory.
     vectors[12345] = 1.0
     some = deepheap.gather(vectors, [5, 12345, 99_999_999])   # three reads at once
 
+``vectors + 1`` is a new array, in ordinary memory; ``vectors += 1`` stays in deepheap's. Inside of
+``with deepheap.numpy_allocator():`` new arrays of any function are deepheap's, too.
+
 Without ``init`` the settings come from ``DEEPHEAP_CONF``. Errors are exceptions of the class
 ``deepheap.Error``; running out of room is a ``MemoryError``, as everywhere.
 
