@@ -6,8 +6,8 @@ Where the library makes checkpoints by itself (``checkpoint="10s"``), it is writ
 and before a block that it tells of is freed. Memory of arrays that have no name is named there,
 too: the next process frees it.
 
-Each named array has a root, too, ``python:NAME``, for ``deepheap inspect``. Nothing here reads it: a
-name that is too long for a root is not shown.
+Each named array has a root, too, ``python:NAME``, for ``deepheap inspect``. Nothing here reads it:
+a name that is too long for a root is not shown.
 
 A block, the memory of an array, lives as long as it has a name or an array in this process. Arrays
 may be dropped at any moment, even inside of this module, so a block only notes that it is gone; the

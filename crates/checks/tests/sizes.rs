@@ -14,14 +14,15 @@ type Size = [usize; 3];
 const LIMITS: Size = [12, 30, 3];
 
 /// Layouts of files and of shared memory, and tables of numbers: crate, name, size.
-const TABLES: [(&str, &str, Size); 11] = [
+const TABLES: [(&str, &str, Size); 12] = [
     ("durable", "Inspection", [16, 0, 0]),
     ("heap", "Chunk", [15, 13, 1]),
     ("maps", "Header", [22, 0, 0]),
     ("maps", "LogWords", [19, 0, 0]),
     ("maps", "Shard", [13, 12, 1]),
-    ("runtime", "Config", [23, 15, 2]),
-    ("runtime", "Stats", [85, 9, 1]),
+    ("runtime", "Config", [24, 15, 2]),
+    ("runtime", "Stats", [90, 9, 1]),
+    ("runtime", "StatsPage", [13, 24, 1]),
     ("store", "Bytes", [22, 0, 0]),
     ("store", "Header", [14, 0, 0]),
     ("store", "StoreStats", [29, 0, 0]),

@@ -90,7 +90,7 @@ impl Pager {
     /// object table leave RAM to `file`.
     pub fn open_after_fork(&self, file: Option<Box<dyn Device>>) {
         *self.forking.lock() = Forking::default();
-        self.more_ram.begin_anew();
+        self.balancer.more_ram.begin_anew();
         if let Some(file) = file {
             self.add_table_file(file);
         }

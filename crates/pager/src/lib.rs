@@ -35,6 +35,7 @@ pub use deepheap_residency::promises::{NoPromise, Overcommit};
 pub use deepheap_residency::saved_places;
 pub use deepheap_residency::staging::CALL_PIECES;
 
+pub use budget::rebalance::spared_ns;
 pub use budget::{Usage, handler_stacks, overhead_of_managing};
 pub use calls::access::{AccessBuffer, AccessError, AccessReason, Operation, Piece};
 pub use calls::direct::Direct;

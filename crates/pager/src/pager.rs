@@ -26,7 +26,6 @@ use crate::PAGE;
 use crate::ahead::Ahead;
 use crate::ahead::ask::Asker;
 use crate::budget::balancer::Balancer;
-use crate::budget::more_ram::MoreRam;
 use crate::budget::{self, Budget};
 use crate::calls::pins::Pins;
 use crate::checkpoint::capture::Capture;
@@ -90,7 +89,6 @@ pub struct Pager {
     pub(crate) residency: Residency,
     pub(crate) budget: Budget,
     pub(crate) balancer: Balancer,
-    pub(crate) more_ram: MoreRam,
     pub(crate) gate: Gate,
     pub(crate) capture: Capture,
     pub(crate) plain_spans: PlainSpans,
@@ -164,7 +162,6 @@ impl Pager {
                 },
                 budget: Budget::new(bytes, options.page_buffer_bytes),
                 balancer: Balancer::new(options.page_buffer_bytes.is_none()),
-                more_ram: MoreRam::new(),
                 gate: Gate::new(),
                 capture: Capture::new(),
                 plain_spans: PlainSpans::none(),

@@ -19,7 +19,7 @@
 use crate::errno::{Errno, Result};
 use core::arch::asm;
 use std::ffi::CString;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 
 /// The largest number of an error that the kernel answers.
 const ERROR_MAX: isize = 4095;
@@ -140,6 +140,14 @@ impl Descriptor {
 impl AsRawFd for Descriptor {
     fn as_raw_fd(&self) -> RawFd {
         self.0
+    }
+}
+
+impl IntoRawFd for Descriptor {
+    fn into_raw_fd(self) -> RawFd {
+        let number = self.0;
+        core::mem::forget(self);
+        number
     }
 }
 

@@ -15,7 +15,7 @@ use core::mem::{size_of, zeroed};
 use core::ptr::null_mut;
 use std::fs::{File, OpenOptions};
 use std::io::{Error, Read, Write, stderr};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::exit;
@@ -161,20 +161,23 @@ impl Watch {
     }
 
     fn note(&mut self, letter: Letter) {
+        let pid = letter.pid;
+        // SAFETY: the letter's file is ours.
+        let page = unsafe { File::from_raw_fd(letter.file.into_raw_fd()) };
         let id = |file: &File| file.metadata().map(|it| (it.dev(), it.ino())).ok();
-        let is_known = |seen: &Seen| id(&seen.page) == id(&letter.file);
+        let is_known = |seen: &Seen| id(&seen.page) == id(&page);
         if self.seen.iter().any(is_known) {
             return;
         }
         // A process that executes another program has a page for each of them.
-        let was = self.seen.iter().position(|seen| seen.pid == letter.pid);
+        let was = self.seen.iter().position(|seen| seen.pid == pid);
         if let Some(was) = was.map(|was| self.seen.swap_remove(was)) {
             let is_first = self.is_first(was.pid);
             self.ended.extend(ended(&was.page, is_first).filter(|it| it.stats.managing != 0));
         }
-        match process_file(letter.pid) {
-            Some(end) => self.seen.push(Seen { pid: letter.pid, end, page: letter.file }),
-            None => self.ended.extend(ended(&letter.file, self.is_first(letter.pid))),
+        match process_file(pid) {
+            Some(end) => self.seen.push(Seen { pid, end, page }),
+            None => self.ended.extend(ended(&page, self.is_first(pid))),
         }
     }
 

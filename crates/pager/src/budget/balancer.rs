@@ -17,6 +17,8 @@ use deepheap_residency::ownership::Descriptor;
 use deepheap_sys::memory::padded::Padded;
 use deepheap_sys::process::clock;
 
+use crate::budget::more_ram::MoreRam;
+
 /// The costs that are assumed until they are measured, and the bounds of what is believed. A thread
 /// that lost its processor in between makes a single fault or read look more expensive.
 const FAULT: Believed = Believed { first_ns: 8_000, least_ns: 500, most_ns: 100_000 };
@@ -130,6 +132,7 @@ pub(crate) struct Balancer {
     /// When it decided last.
     decided_ns: AtomicU64,
     border: Kept,
+    pub(crate) more_ram: MoreRam,
     /// Whether the share moves: not if the user has fixed the page buffer.
     moves: bool,
 }
@@ -148,6 +151,7 @@ impl Balancer {
             departed: AtomicU64::new(0),
             decided_ns: AtomicU64::new(clock::monotonic_ns()),
             border: Kept::first(),
+            more_ram: MoreRam::new(),
             moves,
         }
     }

@@ -230,7 +230,7 @@ impl Pager {
             // Without those for making room.
             self.balancer.note_fault(ns.saturating_sub(report.moves.stall_ns));
         }
-        self.more_ram.note(report.spared_by, ns.saturating_sub(self.balancer.fault_ns()));
+        self.balancer.more_ram.note(report.spared_by, ns.saturating_sub(self.balancer.fault_ns()));
         let happened = match report.kind {
             FaultKind::Zero => Happened::Zero,
             FaultKind::Cached => Happened::Cached,
@@ -239,33 +239,6 @@ impl Pager {
         };
         let page = self.residency.frames.page_at(address & !(PAGE - 1));
         self.residency.trace.note_fault(happened, page, report.passed, (start_ns, ns));
-    }
-
-    /// Nanoseconds of the waits so far that a budget larger by so many steps, and no fewer, would
-    /// have spared.
-    pub fn spared_ns(&self) -> [u64; STEPS] {
-        self.more_ram.spared_ns()
-    }
-
-    /// How much more RAM would have kept the object of a page, which is stored now.
-    pub(crate) fn spared_by(&self, page: PageNo) -> Option<u8> {
-        let left = self.residency.ownership.descriptors.ghost.insertions_since(page.0)?;
-        let lacking = u64::from(left).saturating_mul(self.bytes_of_further_object());
-        more_ram::step(lacking, self.budget.bytes() as u64)
-    }
-
-    /// How much more RAM has room for one more object, in page buffer and cache, each of which gets
-    /// its share of it.
-    fn bytes_of_further_object(&self) -> u64 {
-        let cache = &self.residency.cache;
-        let cached = (cache.held_bytes() / cache.objects().max(1)).clamp(1, PAGE);
-        let mapped = match self.budget.page_buffer_bytes() {
-            // The user has fixed it: what is more goes to the cache.
-            Some(_) => 0,
-            None => self.balancer.part(),
-        };
-        let objects = mapped + ((1 << SHARE_BITS) - mapped) * PAGE / cached;
-        ((PAGE << SHARE_BITS) / objects.max(1)) as u64
     }
 
     /// How many workers may evict, the first one and its helpers, and how many should fetch ahead.
@@ -293,6 +266,33 @@ impl Pager {
     }
 }
 
+/// Nanoseconds of the waits so far that a budget larger by so many steps, and no fewer, would
+/// have spared.
+pub fn spared_ns(pager: &Pager) -> [u64; STEPS] {
+    pager.balancer.more_ram.spared_ns()
+}
+
+/// How much more RAM would have kept the object of a page, which is stored now.
+pub(crate) fn spared_by(pager: &Pager, page: PageNo) -> Option<u8> {
+    let left = pager.residency.ownership.descriptors.ghost.insertions_since(page.0)?;
+    let lacking = u64::from(left).saturating_mul(bytes_of_further_object(pager));
+    more_ram::step(lacking, pager.budget.bytes() as u64)
+}
+
+/// How much more RAM has room for one more object, in page buffer and cache, each of which gets
+/// its share of it.
+fn bytes_of_further_object(pager: &Pager) -> u64 {
+    let cache = &pager.residency.cache;
+    let cached = (cache.held_bytes() / cache.objects().max(1)).clamp(1, PAGE);
+    let mapped = match pager.budget.page_buffer_bytes() {
+        // The user has fixed it: what is more goes to the cache.
+        Some(_) => 0,
+        None => pager.balancer.part(),
+    };
+    let objects = mapped + ((1 << SHARE_BITS) - mapped) * PAGE / cached;
+    ((PAGE << SHARE_BITS) / objects.max(1)) as u64
+}
+
 /// Has the page buffer give the cache back what it was lent, or what the border gives it, a
 /// step: otherwise objects would leave RAM while there is room for them. False if the cache
 /// has all that it is to have, or another thread moves the limits. Inside of the gate.
@@ -306,8 +306,8 @@ pub(crate) fn raise_cache_limit(pager: &Pager) -> bool {
     cache.limit() > before
 }
 
-/// As `Pager::rebalance`, inside of the gate. If the cache is `full` the next step begins though the
-/// page buffer has not taken the last one.
+/// As `Pager::rebalance`, inside of the gate. If the cache is `full` the next step begins though
+/// the page buffer has not taken the last one.
 fn rebalance_inside(pager: &Pager, full: bool) -> bool {
     let residency = &pager.residency;
     let Some(_alone) = pager.budget.rebalancing.try_lock() else { return false };

@@ -20,6 +20,7 @@ use deepheap_sys::errno::Errno;
 use crate::PAGE;
 use crate::ahead::companions;
 use crate::ahead::window::Window;
+use crate::budget::rebalance::spared_by;
 use crate::fault::flight::Flight;
 use crate::fault::report::{FaultError, FaultKind, FaultReport};
 use crate::pager::Pager;
@@ -48,7 +49,7 @@ impl Pager {
         slot: &mut Option<Slot<'_>>,
     ) -> Result<Option<FaultReport>, FaultError> {
         // Before the object is listed, which has the ghost forget it.
-        let spared_by = self.spared_by(page);
+        let spared_by = spared_by(self, page);
         let (asker, sequence) = (self.asker(), sequences.of(page.0));
         let window = Window::of(page, sequence);
         if window.count == 1 && !asker.ask_next(page, sequences, false) {

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::io::Write;
 
 use deepheap_heap::PAGE;
-use deepheap_pager::{Counted, Moves, Pager};
+use deepheap_pager::{Counted, Moves, Pager, spared_ns};
 use deepheap_policy::more_ram::Waited;
 use deepheap_store::Store;
 use deepheap_sys::faults::handler_stack;
@@ -120,7 +120,7 @@ pub(crate) fn waited(runtime: &Runtime, pager: &Pager) -> Waited {
     Waited {
         share_ppm: runtime.stats.last_set(number!(stall_share_ppm)),
         stall_ns: runtime.stats.value(number!(fault_stall_ns)),
-        spared_ns: pager.spared_ns(),
+        spared_ns: spared_ns(pager),
     }
 }
 

@@ -11,8 +11,7 @@
 use core::ffi::c_void;
 use core::mem::{offset_of, size_of};
 use core::time::Duration;
-use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 
 use crate::errno::{Errno, Result};
 use crate::raw_call::{Descriptor, raw_call, raw_call_again};
@@ -30,8 +29,8 @@ pub struct LetterBox(Descriptor);
 
 /// What came.
 pub struct Letter {
-    /// The file.
-    pub file: File,
+    /// The open file; its taker's to close.
+    pub file: Descriptor,
     /// The process that sent it.
     pub pid: u32,
     /// Its user.
@@ -79,7 +78,7 @@ impl LetterBox {
                     let bytes = found.cmsg_len - data.offset_from_unsigned(head.cast::<u8>());
                     for at in 0..bytes / size_of::<RawFd>() {
                         let number = data.cast::<RawFd>().add(at).read_unaligned();
-                        file = Some(File::from_raw_fd(number));
+                        file = Some(Descriptor::new(number as usize));
                     }
                 }
                 if found.cmsg_level == libc::SOL_SOCKET && found.cmsg_type == libc::SCM_CREDENTIALS
@@ -169,7 +168,9 @@ fn message(text: &mut libc::iovec, control: &mut [u64; CONTROL_WORDS]) -> libc::
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
     use std::io::Read;
+    use std::os::fd::{FromRawFd, IntoRawFd};
 
     #[test]
     fn a_file_arrives_with_its_sender_and_a_closed_box_is_told() {
@@ -184,7 +185,9 @@ mod tests {
         // SAFETY: no memory arguments.
         assert_eq!(letter.uid, unsafe { libc::geteuid() });
         let mut text = String::new();
-        (&letter.file).read_to_string(&mut text).expect("it can be read");
+        // SAFETY: it is ours.
+        let mut file = unsafe { File::from_raw_fd(letter.file.into_raw_fd()) };
+        file.read_to_string(&mut text).expect("it can be read");
         assert!(!text.is_empty());
         drop(letter_box);
         assert_eq!(send(&name, sent.as_raw_fd()), Err(Errno::ECONNREFUSED));
