@@ -70,8 +70,15 @@ fn advice_is_a_sentence_for_each_slowdown_and_nonsense_is_refused_with_a_reason(
         let (ram, rest) = sentence.split_once(" MiB: ").expect("RAM");
         assert!((16..=80).contains(&ram.parse().unwrap_or(0)), "{out}");
         let slower = rest.strip_prefix(words).expect("a slowdown");
-        assert!(slower.starts_with(" slower than with all "), "{out}");
+        let is_less = slower.starts_with(" slower than with all ") && slower.contains(" spared");
+        assert!(is_less || slower == " slower or less needs all of it", "{out}");
     }
+    // What is gained, and what it costs.
+    let traded = out.lines().nth(3).expect("the trade");
+    assert!(
+        traded.starts_with("Traced with 16 MiB: ") && traded.contains(" s instead of "),
+        "{out}"
+    );
     // It writes 64 MiB in little more than a second, and then reads.
     let row = out.lines().find(|line| line.trim_start().starts_with("16 MiB")).expect("a row");
     let is_life = row.ends_with("days") || row.ends_with("years");

@@ -43,19 +43,30 @@ pub fn advise(arguments: &Advise) -> Result<(), Refusal> {
 }
 
 fn sentences(simulation: &Simulation, curve: &[Outcome]) -> String {
-    let all = bytes(simulation.whole_ram());
+    let whole = simulation.whole_ram();
+    let (all, spared) = (bytes(whole), |ram| bytes(whole.saturating_sub(ram)));
     let mut text = String::new();
     for (slowdown, words) in SLOWDOWNS {
-        let ram = bytes(simulation.ram_for(curve, slowdown));
-        let _ = writeln!(text, "{ram}: {words} slower than with all {all}");
+        let ram = simulation.ram_for(curve, slowdown);
+        let shown = bytes(ram);
+        let _ = match shown == all {
+            true => writeln!(text, "{all}: {words} slower or less needs all of it"),
+            false => writeln!(
+                text,
+                "{shown}: {words} slower than with all {all}, and {} of RAM spared",
+                spared(ram)
+            ),
+        };
     }
     let last = curve.first().map_or(1.0, |least| least.slowdown);
     let _ = writeln!(
         text,
-        "The trace is of {:.1} s with {}: {:.0} % slower than with all, on a device where a read \
-         takes {:.0} us.",
-        simulation.ran_ns as f64 / 1e9,
+        "Traced with {}: {} of RAM spared, and {:.1} s instead of {:.1} s, {:.0} % slower, on a \
+         device where a read takes {:.0} us.",
         bytes(simulation.traced_ram),
+        spared(simulation.traced_ram),
+        simulation.ran_ns as f64 / 1e9,
+        simulation.ran_ns as f64 / 1e9 / last,
         (last - 1.0) * 100.0,
         simulation.costs.stored_ns as f64 / 1000.0
     );
