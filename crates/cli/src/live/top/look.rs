@@ -1,5 +1,5 @@
 //! Look: how `top` is drawn. Colours, what pictures are made of, numbers as a row of little bars,
-//! and parts of a whole as one bar.
+//! parts of a whole as one bar, and what a narrow screen leaves out.
 //!
 //! Guarantees: without colours there is none; what is bold or reversed stays so. A picture has as
 //! many characters as columns were asked for.
@@ -104,6 +104,28 @@ pub fn columns_of<const N: usize>(parts: [u64; N], whole: u64, columns: usize) -
     given
 }
 
+/// The parts that fit into `columns` together. The one of the highest rank goes first.
+pub fn fitting<T>(
+    mut parts: Vec<T>,
+    columns: usize,
+    width: impl Fn(&T) -> usize,
+    rank: impl Fn(&T) -> u8,
+) -> Vec<T> {
+    while parts.iter().map(&width).sum::<usize>() > columns {
+        let least = (0..parts.len()).max_by_key(|&at| rank(&parts[at]));
+        let Some(least) = least.filter(|_| parts.len() > 1) else { break };
+        parts.remove(least);
+    }
+    parts
+}
+
+/// As many clauses of a sentence as fit into `columns`: those before a comma or a semicolon.
+pub fn clauses(text: &str, columns: usize) -> &str {
+    let ends = text.match_indices([',', ';']).map(|(at, _)| at).chain([text.len()]);
+    let fits = ends.rev().find(|&end| text[..end].chars().count() <= columns);
+    fits.map_or("", |end| &text[..end])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,6 +139,22 @@ mod tests {
         assert_eq!(line(&[1.0, 800.0, 0.0, 400.0], 6), "  ▁█ ▄");
         assert_eq!(line(&[9.0, 1.0, 2.0], 2), "▄█");
         assert_eq!(sparkline([1.0, 8.0].into_iter(), 2, Glyphs::Plain), ".#");
+    }
+
+    #[test]
+    fn what_does_not_fit_goes_as_a_whole() {
+        let kept = |columns| {
+            let parts = vec![("one", 0), ("three", 2), ("two", 1)];
+            let kept = fitting(parts, columns, |part| part.0.len(), |part| part.1);
+            kept.into_iter().map(|part| part.0).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(11), ["one", "three", "two"]);
+        assert_eq!(kept(10), ["one", "two"]);
+        assert_eq!(kept(0), ["one"], "one stays");
+        let text = "12 MiB read, 7 written; ratio 1.05";
+        let lengths = [11, 21, 22, 33, 34].map(|columns| clauses(text, columns).len());
+        assert_eq!(lengths, [11, 11, 22, 22, 34]);
+        assert_eq!(clauses(text, 10), "");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! One process in `top`: its RAM, faults, device and hottest code.
 //!
-//! Guarantees: fits 80 columns and 22 rows.
+//! Guarantees: fits 80 columns and 22 rows; with fewer no number is cut.
 //! Never: reads a process, but for the names of its code.
 //! Threads: none but main.
 
@@ -17,26 +17,34 @@ use ratatui::widgets::Paragraph;
 
 use crate::live::history::History;
 use crate::live::stat::screen::uptime;
-use crate::live::top::look::{Look, columns_of, sparkline};
+use crate::live::top::look::{Look, clauses, columns_of, fitting, sparkline};
 use crate::live::watch::SeenProcess;
 
-/// Columns of the bar of RAM.
+/// Columns of labels.
+const LABEL_COLUMNS: usize = 9;
+/// Columns of the bar of RAM, and of the words on its line.
 const BAR_COLUMNS: usize = 46;
+const BAR_WORDS_COLUMNS: usize = 30;
 /// Columns of a sparkline.
 const SPARK_COLUMNS: usize = 20;
+/// Columns of the words on a line with the sparklines of faults, and of the device.
+const FAULT_WORDS_COLUMNS: usize = 38;
+const DEVICE_WORDS_COLUMNS: usize = 46;
 /// Longest name of a function that is shown.
 const FUNCTION_COLUMNS: usize = 48;
 
 /// All of it.
 pub fn draw(frame: &mut Frame<'_>, area: Rect, process: &mut SeenProcess, look: Look) {
     let stats = *process.history.stats();
+    let columns = usize::from(area.width);
+    let labelled = |label, text, look| labelled(label, text, columns, look);
     let state = if stats.managing != 0 { "managed" } else { "in RAM, nothing is managed yet" };
     let mut lines = vec![Line::from(vec![
         Span::styled(format!("{} ({})", process.name, process.pid), look.bold()),
         Span::raw(format!("  up {}  heap is {state}  ", uptime(stats.uptime_ns))),
         Span::styled(process.history.command.clone(), look.dim()),
     ])];
-    lines.extend(ram(&process.history, look));
+    lines.extend(ram(&process.history, columns, look));
     let (allocated, stored) = (bytes(stats.allocated_bytes), bytes(stats.stored_bytes));
     let unmanaged = bytes(stats.unmanaged_bytes);
     let heap = format!("{allocated} allocated, {stored} on SSD; beside it {unmanaged} not managed");
@@ -45,14 +53,14 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, process: &mut SeenProcess, look: 
     lines.push(labelled("compress", compression, look));
     lines.push(labelled("hits", hits(&process.history), look));
     lines.push(Line::default());
-    lines.extend(faults(&process.history, look));
+    lines.extend(faults(&process.history, columns, look));
     lines.push(labelled(
         "waited",
         format!("{}; {}", waited_share(&stats), longest_wait(&stats)),
         look,
     ));
     lines.push(Line::default());
-    lines.extend(device(&process.history, look));
+    lines.extend(device(&process.history, columns, look));
     lines.push(Line::default());
     let rows = usize::from(area.height).saturating_sub(lines.len() + 1);
     lines.extend(hottest(process, rows, look));
@@ -61,34 +69,50 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, process: &mut SeenProcess, look: 
 
 /// The most important lines.
 pub fn draw_summary(frame: &mut Frame<'_>, area: Rect, process: &mut SeenProcess, look: Look) {
-    let mut lines = ram(&process.history, look);
-    lines.extend(faults(&process.history, look));
-    lines.extend(device(&process.history, look).into_iter().take(1));
+    let columns = usize::from(area.width);
+    let mut lines = ram(&process.history, columns, look);
+    lines.extend(faults(&process.history, columns, look));
+    lines.extend(device(&process.history, columns, look).into_iter().take(1));
     frame.render_widget(Paragraph::new(Text::from(lines)), area);
 }
 
-fn labelled(label: &'static str, text: String, look: Look) -> Line<'static> {
-    Line::from(vec![Span::styled(format!("{label:<9}"), look.dim()), Span::raw(text)])
+fn labelled(label: &'static str, text: String, columns: usize, look: Look) -> Line<'static> {
+    let text = clauses(&text, columns.saturating_sub(LABEL_COLUMNS)).to_owned();
+    Line::from(vec![label_of(label, look), Span::raw(text)])
 }
 
-fn ram(history: &History, look: Look) -> Vec<Line<'static>> {
+fn label_of(label: &'static str, look: Look) -> Span<'static> {
+    Span::styled(format!("{label:<LABEL_COLUMNS$}"), look.dim())
+}
+
+/// How long each of so many pictures may be on a line with words.
+fn spark_columns(most: usize, columns: usize, words: usize) -> usize {
+    most.min(columns.saturating_sub(words) / 2)
+}
+
+fn ram(history: &History, columns: usize, look: Look) -> Vec<Line<'static>> {
     let ram = history.ram();
     let free = ram.budget.saturating_sub(ram.used());
     let parts = [ram.in_ram, ram.compressed, ram.tables, free];
     let colours = [Color::Green, Color::Cyan, Color::Yellow, Color::DarkGray];
     let fills = look.glyphs.fills();
-    let mut bar = vec![Span::styled(format!("{:<9}", "RAM"), look.dim())];
-    let mut legend = vec![Span::raw("   ")];
-    let widths = columns_of(parts, ram.budget.max(ram.used()), BAR_COLUMNS);
+    let mut bar = vec![label_of("RAM", look)];
+    let mut legend = Vec::new();
+    let longest = BAR_COLUMNS.min(columns.saturating_sub(BAR_WORDS_COLUMNS));
+    let widths = columns_of(parts, ram.budget.max(ram.used()), longest);
     let names = ["in RAM", "compressed", "tables", "free"];
-    for (at, columns) in widths.into_iter().enumerate() {
+    for (at, filled) in widths.into_iter().enumerate() {
         let style = look.colour(colours[at]);
-        bar.push(Span::styled(String::from_iter(core::iter::repeat_n(fills[at], columns)), style));
-        legend.push(Span::styled(fills[at].to_string(), style));
-        legend.push(Span::raw(format!(" {} {}  ", names[at], bytes(parts[at]))));
+        bar.push(Span::styled(String::from_iter(core::iter::repeat_n(fills[at], filled)), style));
+        let fill = Span::styled(format!("  {}", fills[at]), style);
+        legend.push([fill, Span::raw(format!(" {} {}", names[at], bytes(parts[at])))]);
     }
     bar.push(Span::raw(format!(" {} of {}", bytes(ram.used()), bytes(ram.budget))));
-    vec![Line::from(bar), Line::from(legend)]
+    // What is free follows from the others.
+    let ranked: Vec<_> = legend.into_iter().zip(0_u8..).collect();
+    let width = |part: &([Span<'_>; 2], u8)| part.0.iter().map(Span::width).sum();
+    let legend = fitting(ranked, columns, width, |part| part.1);
+    vec![Line::from(bar), Line::from_iter(legend.into_iter().flat_map(|(part, _)| part))]
 }
 
 fn hits(history: &History) -> String {
@@ -105,11 +129,12 @@ fn hits(history: &History) -> String {
     )
 }
 
-fn faults(history: &History, look: Look) -> Vec<Line<'static>> {
+fn faults(history: &History, columns: usize, look: Look) -> Vec<Line<'static>> {
     let newest = history.newest();
+    let spark = spark_columns(SPARK_COLUMNS, columns, FAULT_WORDS_COLUMNS);
     let mut lines = vec![Line::styled(
         format!(
-            "{:<10}{:>6}  {:<SPARK_COLUMNS$} {:>8} {:>8}  {}",
+            "{:<10}{:>6}  {:<spark$} {:>8} {:>8}  {}",
             "faults", "a sec.", "rate", "p50", "p99", "p99 so far"
         ),
         look.dim(),
@@ -127,25 +152,26 @@ fn faults(history: &History, look: Look) -> Vec<Line<'static>> {
         };
         lines.push(Line::from(vec![
             Span::raw(format!("{:<10}{:>6}  ", kind.word(), count(newest.faults[at] as u64))),
-            Span::styled(sparkline(rates, SPARK_COLUMNS, look.glyphs), look.colour(colour)),
+            Span::styled(sparkline(rates, spark, look.glyphs), look.colour(colour)),
             Span::raw(format!(" {:>8} {:>8}  ", time(newest.p50_ns[at]), time(newest.p99_ns[at]))),
-            Span::styled(sparkline(p99s, SPARK_COLUMNS, look.glyphs), look.colour(colour)),
+            Span::styled(sparkline(p99s, spark, look.glyphs), look.colour(colour)),
         ]));
     }
     lines
 }
 
-fn device(history: &History, look: Look) -> Vec<Line<'static>> {
+fn device(history: &History, columns: usize, look: Look) -> Vec<Line<'static>> {
     let (newest, stats) = (history.newest(), history.stats());
     let reads = history.moments().map(|moment| moment.read_bytes);
     let writes = history.moments().map(|moment| moment.written_bytes);
-    let columns = SPARK_COLUMNS - 4;
+    let spark = spark_columns(SPARK_COLUMNS - 4, columns, DEVICE_WORDS_COLUMNS);
+    let labelled = |label, text, look| labelled(label, text, columns, look);
     let rates = Line::from(vec![
-        Span::styled(format!("{:<9}", "device"), look.dim()),
+        label_of("device", look),
         Span::raw(format!("read {:>8}/s ", bytes(newest.read_bytes as u64))),
-        Span::styled(sparkline(reads, columns, look.glyphs), look.colour(Color::Blue)),
+        Span::styled(sparkline(reads, spark, look.glyphs), look.colour(Color::Blue)),
         Span::raw(format!("  written {:>8}/s ", bytes(newest.written_bytes as u64))),
-        Span::styled(sparkline(writes, columns, look.glyphs), look.colour(Color::Magenta)),
+        Span::styled(sparkline(writes, spark, look.glyphs), look.colour(Color::Magenta)),
     ]);
     let amplification = stats.write_amplification();
     let amplification = amplification.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));

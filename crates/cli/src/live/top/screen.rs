@@ -1,7 +1,7 @@
 //! Screen of `top`: the list of processes and the help.
 //!
 //! Guarantees: readable in 80 columns and 24 rows, and without colours; a smaller screen
-//! shows a part.
+//! shows a part: what matters least goes first, as a whole.
 //! Never: reads a process; it draws what the state holds.
 //! Threads: pure functions.
 
@@ -13,7 +13,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState};
 
-use crate::live::top::look::{Glyphs, Look};
+use crate::live::top::look::{Glyphs, Look, fitting};
 use crate::live::top::process;
 use crate::live::top::state::{ORDERS, TopState};
 use crate::live::watch::SeenProcess;
@@ -52,8 +52,9 @@ pub fn draw(frame: &mut Frame<'_>, state: &mut TopState, look: Look) {
             .areas(frame.area());
     let chosen = state.chosen_pid();
     let inside = if state.is_inside { chosen } else { None };
-    frame.render_widget(title(state, look), head);
-    frame.render_widget(keys(state, look), foot);
+    let columns = usize::from(head.width);
+    frame.render_widget(title(state, columns, look), head);
+    frame.render_widget(keys(state, columns, look), foot);
     let find = |processes: &mut Vec<SeenProcess>, pid| {
         processes.iter().position(|process| Some(process.pid) == pid)
     };
@@ -96,7 +97,7 @@ fn bordered(look: Look) -> Block<'static> {
     }
 }
 
-fn title(state: &TopState, look: Look) -> Line<'static> {
+fn title(state: &TopState, columns: usize, look: Look) -> Line<'static> {
     let histories = || state.processes.iter().map(|process| &process.history);
     let used: u64 = histories().map(|history| history.ram().used()).sum();
     let budget: u64 = histories().map(|history| history.ram().budget).sum();
@@ -104,41 +105,73 @@ fn title(state: &TopState, look: Look) -> Line<'static> {
     let number = state.processes.len();
     let processes = if number == 1 { "process" } else { "processes" };
     let pause = if state.is_paused { "  PAUSED" } else { "" };
-    Line::from(vec![
-        Span::styled("deepheap top", look.bold()),
-        Span::raw(format!(
-            "  {number} {processes}, RAM {} of {}, {} faults/s{pause}",
-            bytes(used),
-            bytes(budget),
-            count(faults as u64),
-        )),
-    ])
+    let parts = [
+        (3, format!("  {number} {processes}")),
+        (1, format!(", RAM {} of {}", bytes(used), bytes(budget))),
+        (2, format!(", {} faults/s", count(faults as u64))),
+        (0, pause.to_owned()),
+    ];
+    const NAME: &str = "deepheap top";
+    let left = columns.saturating_sub(NAME.len());
+    let shown = fitting(parts.into(), left, |(_, text)| text.len(), |(rank, _)| *rank);
+    let text: String = shown.into_iter().map(|(_, text)| text).collect();
+    Line::from(vec![Span::styled(NAME, look.bold()), Span::raw(text)])
 }
 
-fn keys(state: &TopState, look: Look) -> Line<'static> {
+fn keys(state: &TopState, columns: usize, look: Look) -> Line<'static> {
     if !state.message.is_empty() {
         return Line::styled(state.message.clone(), look.bold());
     }
     if state.is_typing {
         return Line::from(format!("names with: {}_   enter keeps it, esc ends it", state.filter));
     }
-    let interval = state.interval;
+    let every = format!("+/- every {} s", state.interval);
     let keys = if state.is_inside {
-        format!("esc back  space pause  +/- every {interval} s  ? help  q quit")
+        vec![(0, "esc back".to_owned()), (3, "space pause".to_owned()), (4, every)]
     } else {
         let filter = match state.filter.as_str() {
             "" => "/ filter".to_owned(),
             filter => format!("/ '{filter}'"),
         };
         let order = if state.is_reversed { " up" } else { "" };
-        format!(
-            "enter look  s sort: {}{order}  r reverse  {filter}  +/- every {interval} s  ? help  \
-             q quit",
-            ORDERS[state.sort].0,
-        )
+        vec![
+            (0, "enter look".to_owned()),
+            (3, format!("s sort: {}{order}", ORDERS[state.sort].0)),
+            (6, "r reverse".to_owned()),
+            (4, filter),
+            (5, every),
+        ]
     };
-    Line::styled(keys, look.dim())
+    let keys = [keys, vec![(1, "? help".to_owned()), (2, "q quit".to_owned())]].concat();
+    let shown = fitting(keys, columns + GAP, |(_, key)| key.len() + GAP, |(rank, _)| *rank);
+    let shown: Vec<String> = shown.into_iter().map(|(_, key)| key).collect();
+    Line::styled(shown.join("  "), look.dim())
 }
+
+/// Blanks between keys.
+const GAP: usize = 2;
+
+/// A column of the list.
+struct Column {
+    head: &'static str,
+    /// The order that it is sorted by, or nothing.
+    order: &'static str,
+    width: u16,
+    /// A narrow screen leaves out the highest first.
+    rank: u8,
+}
+
+const COLUMNS: [Column; 9] = [
+    Column { head: "    PID", order: "", width: 7, rank: 1 },
+    Column { head: "NAME", order: "name", width: 13, rank: 0 },
+    Column { head: "     RAM", order: "RAM", width: 8, rank: 2 },
+    Column { head: " OF%", order: "", width: 4, rank: 8 },
+    Column { head: "    HEAP", order: "heap", width: 8, rank: 6 },
+    Column { head: "FAULTS/S", order: "faults", width: 8, rank: 4 },
+    Column { head: "STORED/S", order: "stored", width: 8, rank: 5 },
+    Column { head: "  WAITED", order: "", width: 8, rank: 3 },
+    Column { head: "DEVICE/S", order: "device", width: 8, rank: 7 },
+];
 
 fn draw_list(frame: &mut Frame<'_>, area: Rect, state: &TopState, look: Look) {
     let shown = state.shown();
@@ -151,27 +184,23 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, state: &TopState, look: Look) {
         frame.render_widget(Paragraph::new(Text::from(text)), area);
         return;
     }
-    let columns = [
-        ("    PID", "", 7),
-        ("NAME", "name", 13),
-        ("     RAM", "RAM", 8),
-        (" OF%", "", 4),
-        ("    HEAP", "heap", 8),
-        ("FAULTS/S", "faults", 8),
-        ("STORED/S", "stored", 8),
-        ("  WAITED", "", 8),
-        ("DEVICE/S", "device", 8),
-    ];
-    let head = columns.map(|(name, order, _)| {
-        let style = match (order == ORDERS[state.sort].0, look.has_colour) {
+    let all: Vec<usize> = (0..COLUMNS.len()).collect();
+    let width_of = |at: &usize| usize::from(COLUMNS[*at].width) + 1;
+    let fits = fitting(all, usize::from(area.width) + 1, width_of, |at| COLUMNS[*at].rank);
+    let head = fits.iter().map(|&at| {
+        let style = match (COLUMNS[at].order == ORDERS[state.sort].0, look.has_colour) {
             (false, _) => look.dim(),
             (true, true) => look.bold(),
             (true, false) => look.bold().add_modifier(Modifier::UNDERLINED),
         };
-        Span::styled(name, style)
+        Span::styled(COLUMNS[at].head, style)
     });
-    let rows = shown.iter().map(|process| row(process));
-    let table = Table::new(rows, columns.map(|(_, _, width)| Constraint::Length(width)))
+    let rows = shown.iter().map(|process| {
+        let cells = cells(process);
+        Row::new(fits.iter().map(|&at| cells[at].clone()).collect::<Vec<_>>())
+    });
+    let widths = fits.iter().map(|&at| Constraint::Length(COLUMNS[at].width));
+    let table = Table::new(rows, widths)
         .header(Row::new(head))
         .column_spacing(1)
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
@@ -180,14 +209,14 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, state: &TopState, look: Look) {
     frame.render_stateful_widget(table, area, &mut chosen);
 }
 
-fn row(process: &SeenProcess) -> Row<'static> {
+fn cells(process: &SeenProcess) -> [String; COLUMNS.len()] {
     let (newest, ram) = (process.history.newest(), process.history.ram());
     let stored = FaultKind::Stored as usize;
     let of_budget = (ram.used() * 100).checked_div(ram.budget).unwrap_or(0);
     // In a column there is no room for more words.
     let waited = share(process.history.stats().stall_share_now_ppm);
     let waited = waited.replace("less than", "<");
-    Row::new([
+    [
         format!("{:>7}", process.pid),
         process.name.clone(),
         format!("{:>8}", bytes(ram.used())),
@@ -197,7 +226,7 @@ fn row(process: &SeenProcess) -> Row<'static> {
         format!("{:>8}", count(newest.faults[stored] as u64)),
         format!("{waited:>8}"),
         format!("{:>8}", bytes(newest.device_bytes() as u64)),
-    ])
+    ]
 }
 
 fn draw_help(frame: &mut Frame<'_>, look: Look) {

@@ -110,6 +110,45 @@ fn one_process_shows_everything_in_80_columns_and_24_rows() {
 }
 
 #[test]
+fn a_narrow_screen_cuts_no_number_and_leaves_out_what_matters_least() {
+    let mut state = state();
+    let mut shown = |is_inside, width, height| {
+        state.is_inside = is_inside;
+        let shown = text(&drawn(&mut state, PLAIN, width, height));
+        // Names are cut.
+        let shown: Vec<&str> = shown.lines().filter(|line| !line.contains("heap is")).collect();
+        shown.join("\n")
+    };
+    let numbers = |text: &str| -> Vec<String> {
+        let words = text.split_whitespace().map(|word| word.trim_end_matches([',', ';']));
+        words
+            .filter(|word| word.contains(|c: char| c.is_ascii_digit()))
+            .map(str::to_owned)
+            .collect()
+    };
+    for is_inside in [false, true] {
+        let all = numbers(&shown(is_inside, 80, 24));
+        for width in 56..80 {
+            let narrow = shown(is_inside, width, 15);
+            let before_code = narrow.split("hottest").next().expect("a part");
+            let cut = numbers(before_code).into_iter().find(|word| !all.contains(word));
+            assert_eq!(cut, None, "{width} columns:\n{narrow}");
+        }
+    }
+    let list = shown(false, 60, 15);
+    let head = list.lines().nth(1).expect("a head");
+    assert!(head.contains("RAM") && head.contains("FAULTS/S") && head.contains("WAITED"), "{list}");
+    assert!(!head.contains("OF%") && !head.contains("HEAP") && !head.contains("DEVICE"), "{list}");
+    assert!(list.starts_with("deepheap top, RAM 672 MiB of 768 MiB, "), "{list}");
+    assert!(list.trim_end().ends_with("q quit"), "{list}");
+    let inside = shown(true, 60, 15);
+    for words in ["224 MiB of 256 MiB", "t tables 32.0 MiB", "waited"] {
+        assert!(inside.contains(words), "'{words}' is not in:\n{inside}");
+    }
+    assert!(!inside.contains("free"), "{inside}");
+}
+
+#[test]
 fn without_colours_there_are_none_and_without_blocks_all_is_ascii() {
     for inside in [false, true] {
         let mut state = state();
