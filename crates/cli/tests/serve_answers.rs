@@ -91,7 +91,11 @@ fn the_page_its_numbers_and_the_metrics_are_for_who_has_the_token() {
     let data: serde_json::Value = serde_json::from_str(&body).expect("json");
     assert_eq!(data["process"]["pid"], pid);
     assert_eq!(data["processes"][0]["budget_bytes"], 256 << 20);
-    assert!(!data["process"]["series"]["stored"].as_array().expect("a list").is_empty(), "{body}");
+    for name in ["stored", "cpus"] {
+        let series = data["process"]["series"][name].as_array().expect("a list");
+        assert!(!series.is_empty(), "{body}");
+    }
+    assert!(data["process"]["cpu_seconds"].is_f64(), "{body}");
 
     let bearer = format!("GET /metrics HTTP/1.1\r\nAuthorization: Bearer {}\r\n\r\n", server.token);
     let (head, body) = server.send(&bearer);

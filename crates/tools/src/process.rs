@@ -183,10 +183,16 @@ fn is_stats_page(link: &str) -> bool {
     link.strip_prefix("/memfd:").is_some_and(|rest| rest.starts_with(name))
 }
 
-/// Field 22 of /proc/PID/stat; the name before may hold blanks and brackets. A zombie has ended.
-fn started(pid: u32) -> Option<String> {
+/// The fields of /proc/PID/stat from the third on, the state. The name before may hold blanks and
+/// brackets.
+pub(crate) fn fields_of(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, fields) = stat.rsplit_once(") ")?;
+    stat.rsplit_once(") ").map(|(_, fields)| fields.to_owned())
+}
+
+/// Field 22 of /proc/PID/stat. A zombie has ended.
+fn started(pid: u32) -> Option<String> {
+    let fields = fields_of(pid)?;
     let mut fields = fields.split(' ');
     let state = fields.next()?;
     if matches!(state, "Z" | "X") { None } else { fields.nth(18).map(str::to_owned) }

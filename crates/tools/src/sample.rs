@@ -9,12 +9,16 @@ use deepheap::internal::stats_page::{Histogram, StatsPage};
 use deepheap::internal::stats_report::count;
 use deepheap::stats::{FaultKind, Stats};
 
+use crate::process::fields_of;
+
 /// Statistics at one moment.
 pub struct Sample {
     /// The numbers.
     pub stats: Stats,
     /// Latencies of the faults, by kind.
     pub latencies: [Histogram; FaultKind::ALL.len()],
+    /// CPU time of the process, nanoseconds.
+    pub cpu_ns: u64,
 }
 
 impl Sample {
@@ -23,7 +27,8 @@ impl Sample {
         let mut stats = page.snapshot();
         // The process looks for itself only now and then.
         stats.unmanaged_bytes = unmanaged_bytes(pid, &stats).unwrap_or(stats.unmanaged_bytes);
-        Sample { stats, latencies: FaultKind::ALL.map(|kind| page.histogram(kind)) }
+        let latencies = FaultKind::ALL.map(|kind| page.histogram(kind));
+        Sample { stats, latencies, cpu_ns: cpu_ns(pid).unwrap_or(0) }
     }
 }
 
@@ -59,6 +64,16 @@ impl Rates<'_> {
     pub fn in_brackets(&self, of: impl Fn(&Stats) -> u64, shown: fn(u64) -> String) -> String {
         self.rate(of).map_or(String::new(), |rate| format!(" ({}/s)", shown(rate as u64)))
     }
+}
+
+/// The time that all threads of a process were on a CPU, in the program and in the kernel: fields
+/// 14 and 15 of /proc/PID/stat.
+fn cpu_ns(pid: u32) -> Option<u64> {
+    /// What the kernel counts for user space on x86-64 (USER_HZ): 100 a second.
+    const TICK_NS: u64 = 10_000_000;
+    let fields = fields_of(pid)?;
+    let ticks = fields.split(' ').skip(11).take(2).map(str::parse::<u64>);
+    ticks.sum::<Result<u64, _>>().ok().map(|ticks| ticks * TICK_NS)
 }
 
 /// Bytes of RAM that a process has outside of deepheap: anonymous and shared memory that is not

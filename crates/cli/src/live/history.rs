@@ -39,6 +39,8 @@ pub struct Moment {
     pub written_bytes: f64,
     /// Bytes written to the second tier a second.
     pub tier_written_bytes: f64,
+    /// CPUs that the process kept busy.
+    pub cpus: f64,
     /// RAM at the end of the interval.
     pub ram: Ram,
 }
@@ -197,6 +199,7 @@ fn between(earlier: &Sample, now: &Sample) -> Moment {
         read_bytes: rate(|stats| stats.device_read_bytes),
         written_bytes: rate(|stats| stats.device_write_bytes),
         tier_written_bytes: rate(|stats| stats.tier_write_bytes),
+        cpus: now.cpu_ns.saturating_sub(earlier.cpu_ns) as f64 / 1e9 / seconds.max(1e-3),
         ram: Ram::of(&now.stats),
     }
 }

@@ -55,6 +55,7 @@ fn whole(process: &mut SeenProcess) -> Value {
         "waited": waited_share(history.stats()),
         "better": better(history.stats()),
         "hit_rate": history.newest().hit_rate(),
+        "cpu_seconds": round(history.sample().cpu_ns as f64 / 1e9),
         "device_years": history.years_of_device(),
         "device_years_without_tier": history.years_without_tier(),
         "series": series(history),
@@ -84,6 +85,7 @@ fn series(history: &History) -> Value {
         "page_buffer_bytes": of(&|moment| moment.ram.in_ram as f64),
         "cache_bytes": of(&|moment| moment.ram.compressed as f64),
         "table_bytes": of(&|moment| moment.ram.tables as f64),
+        "cpus": of(&|moment| moment.cpus),
     })
 }
 
