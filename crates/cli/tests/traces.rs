@@ -43,7 +43,11 @@ fn a_trace_is_simulated_and_drawn() {
     let arguments = ["simulate", file, "--ram", "32M", "--ram", "96M", "--svg", "curve.svg"];
     let (status, out, err) = told(&folder.output(arguments));
     assert_eq!(status, Some(0), "{err}");
-    assert!(out.contains("66.7 %") && out.contains("nothing written"), "{out}");
+    assert!(out.contains(" read 32768 objects") && out.contains("nothing written"), "{out}");
+    // Each table says what its misses are, and nothing else is a part of the touches.
+    let captions: Vec<&str> = out.lines().filter(|line| line.starts_with("simulated")).collect();
+    assert!(captions.len() == 2 && captions[0].contains("misses: reads for 100"), "{out}");
+    assert!(captions[1].contains("nothing read ahead"), "{out}");
     let row = |ram: &str| out.lines().find(|line| line.trim_start().starts_with(ram));
     let misses = |ram| -> f64 {
         let words = row(ram).expect("a row").split_whitespace().nth(2);

@@ -33,7 +33,7 @@ pub fn simulate(arguments: &Simulate) -> Result<(), Refusal> {
         outcomes.push(simulation.play(ram, terms));
     }
     let mut text = head(&arguments.file, &trace, &simulation);
-    text.push('\n');
+    text += "\nsimulated, all touches; misses: reads for 100 touches\n";
     text += COLUMNS;
     outcomes.iter().for_each(|outcome| row(&mut text, outcome, 1));
     if sizes.iter().any(|&ram| ram < simulation.traced_ram) {
@@ -45,9 +45,10 @@ pub fn simulate(arguments: &Simulate) -> Result<(), Refusal> {
     }
     if arguments.curve || arguments.svg.is_some() {
         let curve = simulation.curve();
-        text += "\nmiss ratio by RAM, sampled:\n";
-        text += COLUMNS;
         let sampled = simulation.sampled();
+        let pages = if sampled == 1 { "all pages".into() } else { format!("a page of {sampled}") };
+        let _ = writeln!(text, "\nsimulated by RAM, {pages}, nothing read ahead: so other misses");
+        text += COLUMNS;
         curve.iter().for_each(|outcome| row(&mut text, outcome, sampled));
         if let Some(file) = &arguments.svg {
             let misses = |outcome: &Outcome| (outcome.ram, 100.0 * outcome.counts.miss_ratio());
@@ -128,13 +129,12 @@ fn share(value: &str) -> Option<PageBufferShare> {
 fn head(file: &Path, trace: &Trace, simulation: &Simulation) -> String {
     let (seen, costs) = (simulation.seen, simulation.costs);
     let mut text = format!(
-        "{}: {:.1} s with {} of RAM; {} touches seen, {} of them read ({:.1} %), {} written\n",
+        "{}: {:.1} s with {} of RAM; it was seen to touch {} times, read {} objects, write {}\n",
         file.display(),
         simulation.ran_ns as f64 / 1e9,
         bytes(simulation.traced_ram),
         seen.touches,
         seen.reads,
-        100.0 * seen.reads as f64 / seen.touches.max(1) as f64,
         bytes(seen.written_bytes)
     );
     let _ = writeln!(
