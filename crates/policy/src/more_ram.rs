@@ -3,11 +3,10 @@
 //! The ghost knows how many objects have left RAM since the one that a fault reads left it. With
 //! room for as many more objects it would still have been there: that is the stack distance of the
 //! touch (Mattson and others, 1970), as far as the queues behave like a list that the least
-//! recently used object leaves. So each wait for the store is counted by how much larger the
-//! budget would
-//! have to be, in steps of a part of it. Waits for what the ghost no longer knows stay, and so do
-//! those for objects that were compressed in RAM. Both are a reason to be too careful: the answer
-//! promises less than there is.
+//! recently used object leaves. So each wait for the store is counted by how much larger the budget
+//! would have to be, in steps of a part of it. Waits for objects that the ghost has forgotten stay,
+//! and so do those for objects that were compressed in RAM. So the answer promises less than there
+//! is.
 //!
 //! Pure: observations in, a decision out.
 

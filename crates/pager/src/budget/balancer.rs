@@ -111,6 +111,8 @@ pub(crate) struct Shares {
     pub(crate) all_bytes: usize,
     /// Bytes of cached objects.
     pub(crate) cached_bytes: usize,
+    /// Of one of them, in the mean.
+    pub(crate) mean_bytes: usize,
     /// See `balance::fitting_part`.
     pub(crate) fit: Option<usize>,
 }
@@ -132,6 +134,7 @@ pub(crate) struct Balancer {
     /// When it decided last.
     decided_ns: AtomicU64,
     border: Kept,
+    /// The waits that more RAM would have spared.
     pub(crate) more_ram: MoreRam,
     /// Whether the share moves: not if the user has fixed the page buffer.
     moves: bool,
@@ -294,7 +297,9 @@ mod tests {
     fn the_share_goes_where_it_pays_from_a_256th_to_seven_eighths() {
         let [page_buffer_bytes, ghost_bytes, all_bytes, cached_bytes] =
             [1, 1, 2, 1].map(|mib| mib << 20);
-        let shares = Shares { page_buffer_bytes, ghost_bytes, all_bytes, cached_bytes, fit: None };
+        let (mean_bytes, fit) = (1 << 10, None);
+        let shares =
+            Shares { page_buffer_bytes, ghost_bytes, all_bytes, cached_bytes, mean_bytes, fit };
         let after = |moves, returns, ghost_reads, departures| {
             let balancer = Balancer::new(moves);
             for _ in 0..1000 {

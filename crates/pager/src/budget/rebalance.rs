@@ -199,16 +199,20 @@ impl Pager {
             self.residency.frames.ranges.page_table_bytes() / page_buffer.pages().max(1);
         let (cached, cached_bytes) = (cache.objects(), cache.held_bytes());
         let pages = page_buffer.limit() + cache.limit() / PAGE;
-        let (known, mean) =
-            (self.residency.ownership.descriptors.ghost.recent(), cached_bytes / cached.max(1));
+        let known = self.residency.ownership.descriptors.ghost.recent();
+        let mean_bytes = cached_bytes / cached.max(1);
         // Pages of several objects in lanes are no size of any of them.
         let is_a_page = self.lanes.is_none();
         let touched = is_a_page.then(|| self.touched_pages() + self.residency.heap.objects_live());
         Shares {
             page_buffer_bytes: page_buffer.limit() * (PAGE + page_tables),
-            ghost_bytes: if is_a_page { balance::bytes_for(known, mean) } else { known * mean },
+            ghost_bytes: match is_a_page {
+                true => balance::bytes_for(known, mean_bytes),
+                false => known * mean_bytes,
+            },
             all_bytes: pages * PAGE,
             cached_bytes,
+            mean_bytes,
             fit: touched
                 .and_then(|touched| balance::fitting_part(pages, touched, cached, cached_bytes)),
         }
@@ -275,15 +279,14 @@ pub fn spared_ns(pager: &Pager) -> [u64; STEPS] {
 /// How much more RAM would have kept the object of a page, which is stored now.
 pub(crate) fn spared_by(pager: &Pager, page: PageNo) -> Option<u8> {
     let left = pager.residency.ownership.descriptors.ghost.insertions_since(page.0)?;
-    let lacking = u64::from(left).saturating_mul(bytes_of_further_object(pager));
+    let lacking = u64::from(left).saturating_mul(pager.balancer.more_ram.object_bytes());
     more_ram::step(lacking, pager.budget.bytes() as u64)
 }
 
 /// How much more RAM has room for one more object, in page buffer and cache, each of which gets
-/// its share of it.
-fn bytes_of_further_object(pager: &Pager) -> u64 {
-    let cache = &pager.residency.cache;
-    let cached = (cache.held_bytes() / cache.objects().max(1)).clamp(1, PAGE);
+/// its share of it; a cached one has `mean_bytes`.
+fn bytes_of_further_object(pager: &Pager, mean_bytes: usize) -> u64 {
+    let cached = mean_bytes.clamp(1, PAGE);
     let mapped = match pager.budget.page_buffer_bytes() {
         // The user has fixed it: what is more goes to the cache.
         Some(_) => 0,
@@ -311,7 +314,10 @@ pub(crate) fn raise_cache_limit(pager: &Pager) -> bool {
 fn rebalance_inside(pager: &Pager, full: bool) -> bool {
     let residency = &pager.residency;
     let Some(_alone) = pager.budget.rebalancing.try_lock() else { return false };
-    pager.balancer.balance(&pager.shares());
+    let shares = pager.shares();
+    pager.balancer.balance(&shares);
+    let object_bytes = bytes_of_further_object(pager, shares.mean_bytes);
+    pager.balancer.more_ram.set_object_bytes(object_bytes);
     // Before the usage is read, which then includes them.
     let staged = residency.staging.staged_pages();
     let share = match pager.budget.page_buffer_bytes() {
