@@ -124,17 +124,20 @@ fn many_requests_are_all_done_and_each_tells() {
     }
 }
 
+/// Writes the pages to the file, the first one to its beginning.
+fn write_all(ring: &mut Ring, file: &DirectFile, source: &[PinnedArray<u8>]) {
+    let writes = source.iter().enumerate();
+    let mut writes: Vec<_> =
+        writes.map(|(index, page)| Request::write((index * PAGE) as u64, page)).collect();
+    ring.do_all(file.as_raw_fd(), &mut writes);
+    assert!(writes.iter().all(|write| write.result() == PAGE as i32));
+}
+
 fn do_many_requests(mut ring: Ring) {
     const REQUESTS: usize = 100;
     let file = DirectFile::open_unlinked(dir()).unwrap();
     let source: Vec<_> = (0..REQUESTS).map(|index| pages(1, index as u8)).collect();
-    let mut writes: Vec<_> = source
-        .iter()
-        .enumerate()
-        .map(|(index, page)| Request::write((index * PAGE) as u64, page))
-        .collect();
-    ring.do_all(file.as_raw_fd(), &mut writes);
-    assert!(writes.iter().all(|write| write.result() == PAGE as i32));
+    write_all(&mut ring, &file, &source);
     let mut buffer = pages(2 * REQUESTS, 0xff);
     let mut reads: Vec<_> = buffer
         .chunks_mut(2 * PAGE)
@@ -188,13 +191,7 @@ fn a_small_ring_of_aio_does_as_many_requests_as_are_asked_for() {
     let file = DirectFile::open_unlinked(dir()).unwrap();
     for count in [1, 2, 15, 16, 17, 100] {
         let source: Vec<_> = (0..count).map(|index| pages(1, (index + count) as u8)).collect();
-        let mut writes: Vec<_> = source
-            .iter()
-            .enumerate()
-            .map(|(index, page)| Request::write((index * PAGE) as u64, page))
-            .collect();
-        ring.do_all(file.as_raw_fd(), &mut writes);
-        assert!(writes.iter().all(|write| write.result() == PAGE as i32));
+        write_all(&mut ring, &file, &source);
         let mut buffer = pages(count, 0xff);
         let mut reads: Vec<_> = buffer
             .chunks_mut(PAGE)

@@ -47,7 +47,7 @@ int main(int count, char **arguments) {
         }
     }
     if (strcmp(how, "exit_group") == 0) syscall(SYS_exit_group, 7);
-    /* Whoever starts the tests may ignore it. */
+    /* A shell that starts the tests in the background ignores it. */
     signal(SIGINT, SIG_DFL);
     if (strcmp(how, "INT") == 0) kill(getpid(), SIGINT);
     if (strcmp(how, "TERM") == 0) kill(getpid(), SIGTERM);

@@ -4,7 +4,7 @@
 //! when this process is not. Nothing runs when it ends, so a signal, `exit_group` and the kernel's
 //! OOM killer are all the same.
 //!
-//! Guarantees: whoever finds at its exit that there is no parent any more tells by itself.
+//! Guarantees: a process that finds at its exit that there is no parent any more tells of itself.
 //! Never: touches managed memory.
 //! Threads: any, outside the fault path.
 

@@ -1,7 +1,7 @@
 //! Descriptor mail: open files that processes hand to one that waits for them.
 //!
 //! The letter box is a socket with a name that is in no folder (unix(7), abstract), so nothing is
-//! left behind, and whoever may not see the folders of the receiver can send all the same.
+//! left behind, and a sender that may not see the folders of the receiver can send all the same.
 //!
 //! Guarantees: a letter names the process and the user that sent it, as the kernel knows them. A
 //! sender waits `PATIENCE` at most, and is told if nobody has the box any more.
