@@ -31,5 +31,7 @@ pub use crate::process::start::has_address_space;
 pub use crate::process::tier_hook;
 pub use crate::settings::config::{self, parse_size};
 pub use crate::settings::{machine, obstacles, store_location};
-pub use crate::stats::observe::{FIRST_PROCESS_VARIABLE, exit_summary, note_unmanaged};
+pub use crate::stats::observe::{
+    FIRST_PROCESS_VARIABLE, append_json, exit_summary, note_unmanaged,
+};
 pub use crate::stats::{page as stats_page, report as stats_report, table as stats_table};

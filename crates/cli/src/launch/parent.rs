@@ -13,18 +13,18 @@
 
 use core::mem::{size_of, zeroed};
 use core::ptr::null_mut;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Error, Read, Write, stderr};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::process::exit;
 
 use deepheap::Config;
+use deepheap::internal::append_json;
 use deepheap::internal::descriptor_mail::{Letter, LetterBox};
 use deepheap::internal::stats_page::StatsPage;
 use deepheap::internal::stats_report::{verdict, verdict_of_all};
-use deepheap::{Stats, stats_json, summary};
+use deepheap::{Stats, summary};
 
 use crate::refusal::{Refusal, warn};
 
@@ -107,8 +107,10 @@ impl Waiting {
             Err(error) => return Refusal::new(format!("cannot wait for the program: {error}")),
         };
         watch.finish(&self.letter_box);
-        if let Some(path) = &config.stats_file {
-            write_all(path, &watch.ended);
+        if let Some(path) = &config.stats_file
+            && let Err(told) = append_json(path, watch.ended.iter().map(|it| &it.stats))
+        {
+            warn(&told);
         }
         if config.show_stats {
             // Nothing can be done if stderr is closed.
@@ -193,7 +195,8 @@ impl Watch {
         }
     }
 
-    /// The program has ended: reads the pages of all that have. Who goes on tells by himself.
+    /// The program has ended: reads the pages of all that have. A process that goes on
+    /// tells of itself at its end.
     fn finish(&mut self, letter_box: &LetterBox) {
         self.receive(letter_box);
         self.look_for_ends();
@@ -286,15 +289,6 @@ fn text(ended: &mut [Ended]) -> String {
         line(verdict_of_all(ended.iter().map(|it| &it.stats)));
     }
     text
-}
-
-/// Adds a line for each process to the file of statistics.
-fn write_all(path: &Path, ended: &[Ended]) {
-    let lines: String = ended.iter().map(|it| stats_json(&it.stats) + "\n").collect();
-    let file = OpenOptions::new().create(true).append(true).open(path);
-    if let Err(error) = file.and_then(|mut file| file.write_all(lines.as_bytes())) {
-        warn(&format!("cannot write the statistics to {}: {error}", path.display()));
-    }
 }
 
 /// Closes what the program may want to see closed, and leaves its folder.

@@ -4,7 +4,9 @@
 //! Threads: any, outside the fault path, but `count_moves`, which the fault handler calls too.
 
 use core::sync::atomic::{AtomicU64, Ordering};
+use std::fs::OpenOptions;
 use std::io::Write;
+use std::path::Path;
 
 use deepheap_heap::PAGE;
 use deepheap_pager::{Counted, Moves, Pager, spared_ns};
@@ -349,13 +351,23 @@ pub fn exit_summary() {
         let verdict = format!("deepheap: {}\n", verdict(&runtime.stats.name(), &stats));
         kept_stderr::write_all(verdict.as_bytes());
     }
-    if let Some(path) = &runtime.config.stats_file {
-        let line = stats_json(&stats) + "\n";
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-        if let Err(error) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
-            eprintln!("deepheap: cannot write the statistics to {}: {error}", path.display());
-        }
+    if let Some(path) = &runtime.config.stats_file
+        && let Err(told) = append_json(path, [&stats])
+    {
+        eprintln!("deepheap: {told}");
     }
+}
+
+/// Adds a line of JSON for each process to a file, which is made if need be. The error says which
+/// file could not be written, and why.
+pub fn append_json<'a>(
+    path: &Path,
+    all: impl IntoIterator<Item = &'a Stats>,
+) -> Result<(), String> {
+    let lines: String = all.into_iter().map(|stats| stats_json(stats) + "\n").collect();
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    file.and_then(|mut file| file.write_all(lines.as_bytes()))
+        .map_err(|error| format!("cannot write the statistics to {}: {error}", path.display()))
 }
 
 /// Says so if the budget did not bind what the program had.
