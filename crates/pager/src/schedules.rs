@@ -506,9 +506,8 @@ impl World {
                 // SAFETY: a page that is present; nobody else runs meanwhile.
                 let bytes = unsafe { (address as *const [u64; NUMBERS]).read_volatile() };
                 (0..STEPS).for_each(|_| deepheap_sys::threads::thread::yield_now());
-                // A write during a cut would be a fault, which no handler here serves.
                 if is_present(address) && !is_protected(address) {
-                    // SAFETY: as above.
+                    // SAFETY: as above. During a cut it would be a fault, which nobody serves here.
                     unsafe { (address as *mut [u64; NUMBERS]).write_volatile(bytes) };
                 }
             }
