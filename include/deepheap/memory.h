@@ -334,9 +334,11 @@ struct dh_stats {
     uint64_t stored_peak_bytes;    /* the most live bytes on the device */
     uint64_t better_budget_bytes;  /* with so much RAM it would wait clearly less; 0: not known */
     uint64_t better_share_ppm;     /* this share of run_ns, in millionths */
+    uint64_t dense;                /* since version 11: pages compressed once more, to stay in RAM */
+    uint64_t dense_bytes;          /* bytes that they became */
 };
 
-#define DH_STATS_VERSION 10
+#define DH_STATS_VERSION 11
 
 /*
  * Fills `out`. `size` is sizeof(struct dh_stats) as the caller was compiled. A shorter struct is

@@ -302,6 +302,8 @@ The words on the screen:
   lz4              of them, pages that were compressed in RAM; given up:
                    they would not have become smaller; undone: touched
                    again
+  zstd             of these, pages that would have left RAM, and were
+                   compressed once more
   cache            what left it: dropped, for the store has it, or
                    written; kept: touched again, so it stays longer
   device           bytes read and written

@@ -11,6 +11,7 @@ pub(crate) mod table_room;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use deepheap_policy::history;
+use deepheap_residency::codec::dense;
 use deepheap_residency::object_cache::ObjectCache;
 use deepheap_residency::ownership::{Descriptor, ObjectTable};
 use deepheap_residency::staging::{BUFFERS_MAX, BUFFERS_MIN, PAGE_STAGING_BYTES};
@@ -46,6 +47,9 @@ const FETCHERS_LEAST: usize = 3;
 /// as part of the page buffer, while they have slots of the cache. So small budgets have fewer
 /// contexts, and smaller batches.
 const BUDGET_BYTES_PER_CONTEXT: usize = 16 << 20;
+/// A smaller budget has no second step of compression: its memory would be a part that counts.
+/// Schedules have a small budget, and play it.
+const DENSE_BUDGET_LEAST: usize = if cfg!(feature = "schedules") { 1 << 20 } else { 64 << 20 };
 const BUDGET_PART_OF_BATCH: usize = 256;
 /// Staging buffers of pages take at most this part of the budget, and handler stacks as much,
 /// unless the least number of them takes more.
@@ -114,7 +118,8 @@ pub fn overhead_of_managing(budget: usize) -> usize {
     // So many threads may fault at once before anything makes room for them.
     let staging = BUFFERS_MIN * PAGE_STAGING_BYTES;
     let contexts = contexts(budget);
-    budget / PAGE * per_page + history::bytes(budget) + staging + other_bytes(contexts)
+    let dense = dense_contexts(budget) * dense::CONTEXT_BYTES;
+    budget / PAGE * per_page + history::bytes(budget) + staging + other_bytes(contexts) + dense
 }
 
 /// Evictions that run at a time.
@@ -136,6 +141,11 @@ pub(crate) fn evictors(contexts: usize) -> usize {
 /// Workers that fetch ahead. They wait for the device most of the time.
 pub(crate) fn fetchers(contexts: usize) -> usize {
     (contexts / CONTEXTS_PER_FETCHER).max(FETCHERS_LEAST)
+}
+
+/// Threads that make pages dense at a time, and that make pages of dense ones.
+pub(crate) fn dense_contexts(budget: usize) -> usize {
+    if budget < DENSE_BUDGET_LEAST { 0 } else { contexts(budget) }
 }
 
 /// Bytes that are known before the program runs and not measured later; with so many contexts.

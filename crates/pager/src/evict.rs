@@ -45,6 +45,13 @@ const RECLAIMS_AT_ONCE: u32 = 2;
 /// If it finds no room for so many pages, it takes none: each flush of TLBs interrupts all
 /// processors, and others that have the log make room.
 const AT_ONCE_LEAST: usize = DIRECT_PAGES / 4;
+/// For each page that it takes out, an eviction makes at most so many objects of the cache dense.
+/// One that becomes half as large makes room for half of another.
+const DENSE_PER_PAGE: usize = 4;
+/// An eviction makes at most so many objects dense, which takes 6 ms: others wait for it. What else
+/// has to leave the cache leaves as it is. A thread of the program makes fewer.
+pub(crate) const DENSE_MAX: usize = 512;
+const DENSE_AT_ONCE_MAX: usize = 64;
 
 /// Page tables are left alone up to this part of the budget, or up to the size of the page buffer.
 const PAGE_TABLES_PART: usize = 32;
@@ -119,8 +126,15 @@ impl Pager {
         let _passage = self.gate.enter(Level::Mover);
         let (before, set_aside) =
             (moves.evicted(), self.residency.ownership.descriptors.length(List::Unevictable));
+        let dense_most = match patience {
+            Patience::Waits => DENSE_MAX,
+            Patience::AtOnce => DENSE_AT_ONCE_MAX,
+        };
+        moves.may_press = (want * DENSE_PER_PAGE).min(dense_most) as u32;
         let start_ns = self.take_out(context, want, patience, moves)?;
-        context.press_batch(&self.residency, &self.compression);
+        context.press_batch(&self.residency, &self.compression, || {
+            matches!(self.reclaim(1, patience, moves), Ok(true))
+        });
         let evict_ns = clock::monotonic_ns() - start_ns;
         // Other threads change these counts as well: a hint.
         let unevictable = self.residency.ownership.descriptors.length(List::Unevictable);
@@ -297,7 +311,7 @@ impl Pager {
         // Room for them compressed. If there is none they stay as they are.
         while self.compression.is_on()
             && reclaims > 0
-            && residency.cache.free_bytes() < got * context.expected()
+            && residency.cache.free_bytes(context.expected() * 7 / 8) < got * context.expected()
             && matches!(self.reclaim(got, patience, moves), Ok(true))
         {
             reclaims -= 1;

@@ -17,6 +17,8 @@ pub struct Moves {
     pub reclaimed_dirty: u32,
     /// Came to the head of a queue of the cache, had been touched again, and got a second chance.
     pub second_chances: u32,
+    /// How many more objects of the cache may be made dense: what bounds the time of an eviction.
+    pub may_press: u32,
     /// Batches that a faulting thread evicted by itself.
     pub direct: u32,
     /// Nanoseconds that a faulting thread waited, or worked, for room in the page buffer.

@@ -9,6 +9,7 @@ use core::time::Duration;
 
 use deepheap_heap::{Heap, PAGES_PER_SPAN, PageNo, SPAN};
 use deepheap_residency::Residency;
+use deepheap_residency::codec::dense::{DenseCompressor, DenseDecompressors};
 use deepheap_residency::counters::{Counted, Counters};
 use deepheap_residency::frames::Frames;
 use deepheap_residency::object_cache::ObjectCache;
@@ -142,6 +143,16 @@ impl Pager {
             let contexts = (0..contexts)
                 .map(|context| Ok(Padded(Lock::new(EvictionContext::new(most(context))?))))
                 .collect::<Result<Box<[_]>, Errno>>()?;
+            let dense = match options.compress {
+                Compress::Auto => budget::dense_contexts(bytes),
+                Compress::Lz4 | Compress::Off => 0,
+            };
+            let packers = (0..contexts.len())
+                .map(|at| {
+                    let dense = (at < dense).then(DenseCompressor::new).transpose()?;
+                    Ok(Padded(Lock::new(Packer::new(dense))))
+                })
+                .collect::<Result<Box<[_]>, Errno>>()?;
             Ok(Pager {
                 residency: Residency {
                     heap,
@@ -156,6 +167,7 @@ impl Pager {
                         (options.makes_checkpoints, has_lanes),
                     )?,
                     cache: ObjectCache::new(bytes)?,
+                    decompressors: DenseDecompressors::new(dense)?,
                     staging: StagingPools::new(budget::page_staging_buffers(bytes))?,
                     trace: Trace::new(options.traces)?,
                     counters: Counters::zero(),
@@ -165,7 +177,7 @@ impl Pager {
                 gate: Gate::new(),
                 capture: Capture::new(),
                 plain_spans: PlainSpans::none(),
-                packers: contexts.iter().map(|_| Padded(Lock::new(Packer::new()))).collect(),
+                packers,
                 contexts,
                 ahead: Ahead::new(bytes, options.follows_strides, options.follows_sequences)?,
                 compression: Compression::new(options.compress, pages)?,

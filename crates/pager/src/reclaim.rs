@@ -1,5 +1,7 @@
 //! Reclaim: makes room in the object cache by moving cold objects to the log.
 //!
+//! A compressed page that would leave is made dense first, if that pays, and stays (`dense`).
+//!
 //! Guarantees: a clean object goes back to its backing block; a changed one is appended first and
 //! published only then. A thread secures room in the log before it claims an object. So no thread
 //! that waits for the object, the collector among them, waits for space.
@@ -8,6 +10,7 @@
 
 pub(crate) mod collect;
 pub(crate) mod compact;
+pub(crate) mod dense;
 pub(crate) mod packer;
 pub(crate) mod stand_in;
 
@@ -26,6 +29,7 @@ use crate::moves::Moves;
 use crate::pager::Pager;
 use crate::patience::Patience;
 use crate::reclaim::compact::compact;
+use crate::reclaim::dense::make_dense;
 use crate::reclaim::packer::{Builder, Packer};
 use crate::tier::Chosen;
 use crate::trace::Happened;
@@ -132,7 +136,7 @@ impl Pager {
         }
         // Few objects would fill no block.
         let want = want.clamp(RECLAIM_LEAST, BATCH_MAX);
-        let mut count = 0;
+        let (mut count, mut stay) = (0, 0);
         let all_patience = 4 * want as u32 + 64;
         let mut patience = all_patience;
         let mut round = self.residency.ownership.descriptors.round(
@@ -140,21 +144,33 @@ impl Pager {
             self.residency.cache.objects(),
             want,
         );
-        while count < want {
-            let next =
-                self.residency.ownership.descriptors.next_to_leave(&mut round, &mut patience);
-            let Some(id) = next else { break };
-            packer.leaving[count] = (self.residency.ownership.descriptor(id).page(), id);
-            count += 1;
+        let (descriptors, trials) =
+            (&self.residency.ownership.descriptors, &self.compression.second);
+        let pays = self.balancer.dense_pays();
+        while count + stay < want {
+            let Some(id) = descriptors.next_to_leave(&mut round, &mut patience, pays) else {
+                break;
+            };
+            let made = packer.compressor(pays).map_or(0, |compressor| {
+                make_dense(&self.residency, trials, compressor, id, &mut moves.may_press)
+            });
+            stay += made;
+            if made == 0 {
+                packer.leaving[count] = (self.residency.ownership.descriptor(id).page(), id);
+                count += 1;
+            }
         }
         moves.second_chances += all_patience - patience;
+        if count == 0 {
+            return Ok(stay > 0);
+        }
         let sequence = self.tier().first_in_sequence(&packer.leaving[..count]);
         // In address order, so that neighbours of one age become neighbours in the log, and a scan
         // reads them with one request.
         packer.leaving[..count].sort_unstable_by_key(|(page, _)| page.0);
         let before = moves.reclaimed();
         let mut chosen = self.tier().choose_sequence(packer, count, sequence);
-        let mut freed = self.reclaim_sequence(packer, count, &mut chosen, moves);
+        let mut freed = stay + self.reclaim_sequence(packer, count, &mut chosen, moves);
         packer.packing.clear();
         for index in (0..count).chain(BATCH_MAX..BATCH_MAX + chosen.to_store) {
             if index < count && packer.is_sequence[index] {
@@ -318,6 +334,7 @@ impl Pager {
     /// Publishes the owned object, whose bytes are in the block, as stored, and frees its slot.
     fn leave_for(&self, owned: Owned, block: Block) {
         let descriptor = self.residency.ownership.of(&owned);
+        self.residency.count(Counted::DenseLeft, self.residency.is_dense(&owned).into());
         if descriptor.came_by() == CameBy::Trail {
             self.residency.count(Counted::TrailDropped, 1);
         }

@@ -51,6 +51,15 @@ pub const ONCE: u8 = REUSE_MAX + 1;
 /// The small queue, in 256ths of the cached objects.
 pub const SMALL_PART: u32 = 3;
 
+/// The dense objects, in 256ths of the cached ones, from which on they leave. The others are
+/// touched more, and cost less to bring back.
+const DENSE_PART: u64 = 224;
+/// As `DENSE_PART`, while it does not pay to make objects dense: some are, to see whether it would.
+const DENSE_SAMPLE_PART: u64 = 16;
+/// One slab in so many is made dense then. With the part above, what is in it stays about as long
+/// as if all were.
+pub const DENSE_SAMPLE: u32 = 1024;
+
 /// The page buffer's lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rank {
@@ -116,6 +125,14 @@ pub fn next(small: u32, main: u32) -> Queue {
 pub fn next_above(small_part: u32, small: u32, main: u32) -> Queue {
     let share = (u64::from(small) + u64::from(main)) * u64::from(small_part) / 256;
     if main == 0 || u64::from(small) > share { Queue::Small } else { Queue::Main }
+}
+
+/// Whether the next object to leave the cache is a dense one, by how many are in the queues and how
+/// many are dense; and whether that pays. Else the head of a queue is to become dense, which frees
+/// room as well, or to leave.
+pub fn dense_leaves(queued: u32, dense: u32, pays: bool) -> bool {
+    let part = if pays { DENSE_PART } else { DENSE_SAMPLE_PART };
+    queued == 0 || u64::from(dense) > (u64::from(queued) + u64::from(dense)) * part / 256
 }
 
 /// Decides about the head of a queue.

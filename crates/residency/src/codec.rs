@@ -1,9 +1,16 @@
-//! Codec: a page to fewer bytes and back, by LZ4 (one block, no frame).
+//! Codec: a page to fewer bytes and back, in two steps: by LZ4 (one block, no frame), and *dense*,
+//! by zstd (`dense`).
+//!
+//! The first byte tells them apart. A block of LZ4 begins with literals, for there is nothing yet
+//! that it could copy; the upper half of its first byte counts them, and is not 0. Of a dense page
+//! that half is 0.
 //!
 //! Guarantees: what `compress` gives, `decompress` turns into the same page; of any other bytes it
 //! makes some page, or none, and touches no byte beyond.
 //! Never: allocates, blocks.
 //! Threads: a compressor has one user at a time; `decompress` is a plain function.
+
+pub mod dense;
 
 use lz4_flex::block::{
     CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size,
@@ -27,22 +34,29 @@ impl Compressor {
     /// The page compressed, if that is at most `most` bytes.
     pub fn compress(&mut self, page: &[u8], most: usize) -> Option<&[u8]> {
         let bytes = compress_into_with_table(page, &mut self.out, &mut self.table).ok()?;
-        self.out.get(..bytes).filter(|out| out.len() <= most)
+        let out = self.out.get(..bytes).filter(|out| out.len() <= most);
+        debug_assert!(out.is_none_or(|out| !is_dense(out)));
+        out
     }
 }
 
-/// Makes the page of its compressed bytes; false if they are not those of a page.
+/// Whether compressed bytes are those of a dense page.
+pub fn is_dense(bytes: &[u8]) -> bool {
+    bytes.first().is_some_and(|first| first >> 4 == 0)
+}
+
+/// Makes the page of its bytes by LZ4; false if they are not those of a page.
 #[must_use]
 pub fn decompress(bytes: &[u8], page: &mut [u8; PAGE]) -> bool {
     matches!(decompress_into(bytes, page), Ok(PAGE))
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use deepheap_sim::Random;
 
-    fn page(random: &mut Random) -> [u8; PAGE] {
+    pub(super) fn page(random: &mut Random) -> [u8; PAGE] {
         let mut page = [0; PAGE];
         let (kinds, run) = (1 + random.below(255), 1 + random.below(64) as usize);
         for bytes in page.chunks_mut(run) {

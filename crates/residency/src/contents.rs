@@ -11,7 +11,7 @@ use crate::PAGE;
 use crate::codec;
 use crate::counters::Counted;
 use crate::edges::Residency;
-use crate::ownership::{Owned, UNKNOWN_HASH};
+use crate::ownership::{Flag, Owned, UNKNOWN_HASH};
 
 impl Residency {
     /// Makes the page of a cached object that is compressed. Its hash is known then if it has a
@@ -21,6 +21,7 @@ impl Residency {
         // SAFETY: the slot is the owner's alone and holds a compressed page.
         let bytes = unsafe { self.cache.compressed(descriptor.slot()) };
         let backing = descriptor.backing();
+        self.count(Counted::DenseBack, codec::is_dense(bytes).into());
         if !self.decompress(bytes, page) {
             // RAM that has changed by itself: there is nothing to serve.
             return Err(StoreError::Corrupt(backing.unwrap_or(Block(u32::MAX))));
@@ -31,11 +32,19 @@ impl Residency {
         Ok(())
     }
 
+    /// Whether a cached object is a dense page.
+    pub fn is_dense(&self, owned: &Owned) -> bool {
+        let descriptor = self.ownership.of(owned);
+        // SAFETY: the slot is the owner's alone, and by its flag holds a compressed page.
+        let bytes = || unsafe { self.cache.compressed(descriptor.slot()) };
+        descriptor.has(Flag::Compressed) && codec::is_dense(bytes())
+    }
+
     /// Makes a page of compressed bytes; false if they are not those of one.
     #[must_use]
     pub fn decompress(&self, bytes: &[u8], page: &mut [u8; PAGE]) -> bool {
         let start_ns = clock::monotonic_ns();
-        let is_page = codec::decompress(bytes, page);
+        let is_page = self.decompressors.decompress(bytes, page);
         self.count(Counted::CompressNs, clock::monotonic_ns() - start_ns);
         self.count(Counted::Decompressed, 1);
         is_page

@@ -20,6 +20,14 @@ pub enum Counted {
     CompressedBytes,
     /// Pages that were tried and did not become small enough.
     GivenUp,
+    /// Compressed pages that became dense instead of leaving the cache.
+    Dense,
+    /// Bytes that they became.
+    DenseBytes,
+    /// Dense pages that were wanted again while they were in the cache.
+    DenseBack,
+    /// Dense pages that left the cache.
+    DenseLeft,
     /// Pages that were made of their compressed bytes.
     Decompressed,
     /// Nanoseconds that all of that took.

@@ -18,6 +18,7 @@ use deepheap_heap::{Heap, PageNo};
 use deepheap_policy::replacement::Rank;
 use deepheap_store::{Block, PACKED_MAX, Store, cost};
 
+use crate::codec::dense::DenseDecompressors;
 use crate::counters::{Counted, Counters};
 use crate::frames::Frames;
 use crate::object_cache::{ObjectCache, Slot};
@@ -41,6 +42,8 @@ pub struct Residency {
     pub cache: ObjectCache,
     /// Room of the store for memory pages that hold something.
     pub promises: Promises,
+    /// Makes pages of compressed bytes.
+    pub decompressors: DenseDecompressors,
     /// Where objects are while they are on their way.
     pub staging: StagingPools,
     /// Notes what happens to objects.

@@ -144,26 +144,34 @@ impl ObjectCache {
     /// that are hardly smaller than a page.
     pub fn take_compressed(&self, bytes: &[u8]) -> Option<Slot<'_>> {
         let needed = LENGTH_BYTES + bytes.len();
-        let slot = self.take(needed).or_else(|| self.take_larger(needed))?;
-        debug_assert!(slot.bytes() >= needed);
-        let to = slot.address();
-        // SAFETY: the slot is ours alone, as long as that, and aligned to 16.
-        unsafe {
-            AtomicU16::from_ptr(to.cast()).store(bytes.len() as u16, Ordering::Relaxed);
-            to.add(LENGTH_BYTES).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
-        }
-        Some(slot)
+        let slot = self.take(needed).or_else(|| self.take_larger(needed, COMPRESSED_SLOT_MAX))?;
+        Some(with_compressed(slot, bytes))
     }
 
-    /// The free slot of the next size that has one.
-    fn take_larger(&self, bytes: usize) -> Option<Slot<'_>> {
+    /// As `take_compressed`; none if no slot of at most so many bytes is free.
+    pub fn take_dense(&self, bytes: &[u8], most_bytes: usize) -> Option<Slot<'_>> {
+        let needed = LENGTH_BYTES + bytes.len();
+        let slot = self.take(needed).filter(|slot| slot.bytes() <= most_bytes);
+        Some(with_compressed(slot.or_else(|| self.take_larger(needed, most_bytes))?, bytes))
+    }
+
+    /// Where the compressed page in a slot seems to be, and how long; see `glimpse`.
+    pub fn glimpse_compressed(&self, slot: u32) -> Option<(*const u8, usize)> {
+        let bytes = self.compressed_bytes(slot);
+        let start = self.glimpse(slot, LENGTH_BYTES + bytes)?;
+        // SAFETY: in the slab, as `glimpse` has found.
+        (bytes <= PAGE).then(|| (unsafe { start.add(LENGTH_BYTES) }, bytes))
+    }
+
+    /// The free slot of the next size that has one, of at most so many bytes.
+    fn take_larger(&self, bytes: usize, most_bytes: usize) -> Option<Slot<'_>> {
         let least = SizeClass::of(bytes)?;
         if self.is_over_limit() {
             return None;
         }
         let classes = (least.0..CLASSES as u8).map(SizeClass);
         classes
-            .take_while(|class| class.slot_bytes() <= COMPRESSED_SLOT_MAX)
+            .take_while(|class| class.slot_bytes() <= most_bytes)
             .find_map(|class| self.take_of(class))
             .map(|number| self.slot(number))
     }
@@ -191,9 +199,12 @@ impl ObjectCache {
         unsafe { core::slice::from_raw_parts(self.address(slot).add(LENGTH_BYTES), bytes) }
     }
 
-    /// Bytes of slots and slabs that could be taken now. A hint.
-    pub fn free_bytes(&self) -> usize {
-        let classes = (0..CLASSES as u8).map(SizeClass);
+    /// Bytes of slabs that could be taken now, and of slots for compressed pages of so many bytes.
+    /// A hint.
+    pub fn free_bytes(&self, bytes: usize) -> usize {
+        let least = SizeClass::of(bytes).map_or(0, |class| class.0);
+        let classes = (least..CLASSES as u8).map(SizeClass);
+        let classes = classes.take_while(|class| class.slot_bytes() <= COMPRESSED_SLOT_MAX);
         let slots: usize = classes.map(|class| self.table.free(class) * class.slot_bytes()).sum();
         slots + self.limit().saturating_sub(self.held_bytes())
     }
@@ -324,19 +335,40 @@ impl ObjectCache {
     /// where it is. Returns true if the slab became free.
     pub fn compact(&self, mut relocate: impl FnMut(DescriptorId, u32, u32) -> bool) -> bool {
         let Some(slab) = self.table.begin_emptying() else { return false };
-        let class = self.table.class(slab);
-        for index in 0..class.slots() {
+        self.empty(slab, |id, from| self.relocate(id, from, &mut relocate))
+    }
+
+    /// Empties the slab of a slot. For each of its slots it calls `leave`, which moves the owner's
+    /// object out, if that still is in the slot; false ends it. Returns true if the slab became
+    /// free.
+    pub fn empty_slab_of(&self, slot: u32, leave: impl FnMut(DescriptorId, u32) -> bool) -> bool {
+        let slab = split(slot).0;
+        self.table.begin_emptying_of(slab) && self.empty(slab, leave)
+    }
+
+    /// Calls `relocate` for the owner of a slot as `compact` does; false if its class has no other
+    /// slot free.
+    pub fn relocate(
+        &self,
+        id: DescriptorId,
+        from: u32,
+        relocate: &mut impl FnMut(DescriptorId, u32, u32) -> bool,
+    ) -> bool {
+        let Some(to) = self.take_of(self.table.class(split(from).0)) else { return false };
+        self.set_owner(to, id);
+        self.give_back(if relocate(id, from, to) { from } else { to });
+        true
+    }
+
+    fn empty(&self, slab: u32, mut leave: impl FnMut(DescriptorId, u32) -> bool) -> bool {
+        for index in 0..self.table.class(slab).slots() {
             if !self.table.is_held(slab, index) {
                 continue;
             }
             let id = self.owner(slab, index).load(Ordering::Relaxed);
-            if id == NO_OWNER {
-                continue;
+            if id != NO_OWNER && !leave(DescriptorId(id), slot_number(slab, index)) {
+                break;
             }
-            let Some(to) = self.take_of(class) else { break };
-            self.set_owner(to, DescriptorId(id));
-            let from = slot_number(slab, index);
-            self.give_back(if relocate(DescriptorId(id), from, to) { from } else { to });
         }
         let emptied = self.table.end_emptying(slab);
         if emptied {
@@ -450,6 +482,18 @@ impl ObjectCache {
         // uses while it has this class; pinned, aligned, and only used as atomics.
         unsafe { AtomicU32::from_ptr(self.pool.address(slab).add(offset).cast()) }
     }
+}
+
+/// The slot with a compressed page in it: its length, then its bytes.
+fn with_compressed<'a>(slot: Slot<'a>, bytes: &[u8]) -> Slot<'a> {
+    debug_assert!(slot.bytes() >= LENGTH_BYTES + bytes.len());
+    let to = slot.address();
+    // SAFETY: the slot is ours alone, as long as that, and aligned to 16.
+    unsafe {
+        AtomicU16::from_ptr(to.cast()).store(bytes.len() as u16, Ordering::Relaxed);
+        to.add(LENGTH_BYTES).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+    }
+    slot
 }
 
 fn slot_number(slab: u32, index: usize) -> u32 {

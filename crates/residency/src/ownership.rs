@@ -171,6 +171,13 @@ impl Seen {
     pub fn slot(self) -> u32 {
         self.word.slot()
     }
+
+    /// Asked by a thread that has claimed it as a cached one: whether ours is the only claim since
+    /// it was seen, and it has the slot of then. Then what was copied of the slot in between is the
+    /// object. If a thread waits for us already it may say no all the same.
+    pub fn is_claimed(self, descriptor: &Descriptor) -> bool {
+        descriptor.word() == self.word.claimed()
+    }
 }
 
 /// An object as a thread sees it that does not own it (`glimpse`).

@@ -25,7 +25,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute_mut, tran
 use crate::stats::histogram::Histogram;
 
 /// Version of the layout of [`Stats`] and of the shared statistics page.
-pub const STATS_VERSION: u32 = 10;
+pub const STATS_VERSION: u32 = 11;
 
 /// A number of [`Stats`]: which of those behind the latencies. `number!(pins)` is that of a field.
 #[doc(hidden)]
@@ -333,10 +333,19 @@ pub struct Stats {
     pub better_budget_bytes: u64,
     /// The share of its run time that a thread would wait with that, in millionths.
     pub better_share_ppm: u64,
+    /// Compressed pages that were compressed once more instead of leaving RAM.
+    pub dense: u64,
+    /// Bytes that they became.
+    pub dense_bytes: u64,
 }
 
 /// Bytes of one block of the store.
 const BLOCK_BYTES: u64 = 4096;
+
+/// How many times smaller pages are that became so many bytes.
+fn smaller(pages: u64, bytes: u64) -> Option<f64> {
+    (pages > 0).then(|| (pages * BLOCK_BYTES) as f64 / bytes as f64)
+}
 
 impl Stats {
     /// Faults of all kinds.
@@ -403,8 +412,12 @@ impl Stats {
 
     /// How many times smaller the pages became that were compressed; `None` before the first.
     pub fn compression(&self) -> Option<f64> {
-        let before = self.compressed * BLOCK_BYTES;
-        (before > 0).then(|| before as f64 / self.compressed_bytes as f64)
+        smaller(self.compressed, self.compressed_bytes)
+    }
+
+    /// As `compression`, of the pages that were compressed once more.
+    pub fn dense_compression(&self) -> Option<f64> {
+        smaller(self.dense, self.dense_bytes)
     }
 
     /// Device bytes written for every byte that left RAM; `None` before the first.

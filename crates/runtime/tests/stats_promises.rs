@@ -31,7 +31,7 @@ fn every_number_has_its_own_field() {
         assert_eq!(number.of(&stats), 2_000_000 + n as u64);
     }
     assert_eq!((stats.prefetched, stats.managing), (2_000_000, 1));
-    assert_eq!(stats.better_share_ppm, 2_000_000 + Number::COUNT as u64 - 1);
+    assert_eq!(stats.dense_bytes, 2_000_000 + Number::COUNT as u64 - 1);
 }
 
 #[test]

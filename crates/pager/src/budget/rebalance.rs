@@ -11,6 +11,7 @@ use deepheap_policy::balance;
 use deepheap_policy::budget_split::{self, Share, Split};
 use deepheap_policy::more_ram::{self, STEPS};
 use deepheap_policy::replacement;
+use deepheap_residency::counters::Counted;
 use deepheap_residency::ownership::ObjectTable;
 use deepheap_residency::staging::Staging;
 use deepheap_store::Store;
@@ -24,6 +25,7 @@ use crate::budget::balancer::Shares;
 use crate::budget::{
     HEAP_BYTES_PER_PAGE, PAGE_TABLE_BYTES_PER_PAGE, Usage, evictors, fetchers, other_bytes,
 };
+use crate::evict::DENSE_MAX;
 use crate::fault::report::{FaultKind, FaultReport};
 use crate::gate::Level;
 use crate::lanes::Lanes;
@@ -77,6 +79,7 @@ impl Pager {
             heap_metadata: self.residency.heap.metadata_bytes(),
             store: self.residency.store.memory_bytes() as usize,
             other: other_bytes(self.contexts.len())
+                + self.residency.decompressors.bytes()
                 + self.residency.staging.all().map(Staging::noted_bytes).iter().sum::<usize>()
                 + handler_stack::resident_bytes()
                 + self.residency.cache.table_bytes()
@@ -183,6 +186,7 @@ impl Pager {
     /// more can leave now. The page buffer shrinks by eviction.
     pub fn trim_cache(&self, moves: &mut Moves) -> bool {
         let _passage = self.gate.enter(Level::Mover);
+        moves.may_press = DENSE_MAX as u32;
         while self.residency.cache.is_over_limit() {
             if !matches!(self.reclaim(BATCH_MAX, Patience::Waits, moves), Ok(true)) {
                 return false;
@@ -314,6 +318,8 @@ pub(crate) fn raise_cache_limit(pager: &Pager) -> bool {
 fn rebalance_inside(pager: &Pager, full: bool) -> bool {
     let residency = &pager.residency;
     let Some(_alone) = pager.budget.rebalancing.try_lock() else { return false };
+    let [back, left] = [Counted::DenseBack, Counted::DenseLeft].map(|what| pager.counted(what));
+    pager.balancer.judge_dense(back, left);
     let shares = pager.shares();
     pager.balancer.balance(&shares);
     let object_bytes = bytes_of_further_object(pager, shares.mean_bytes);

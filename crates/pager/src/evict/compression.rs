@@ -1,7 +1,8 @@
-//! Compression: which pages are compressed.
+//! Compression: which pages are compressed, and which of them once more (`reclaim/dense`).
 //!
 //! Where pages did not compress, few are tried: after each page in a row that did not, so many more
-//! of its 2 MiB range are passed over: 1, 2, 4, ... 128. One that compresses ends that.
+//! of its 2 MiB range are passed over: 1, 2, 4, ... 128. One that compresses ends that. The second
+//! step counts for itself.
 //!
 //! Never: allocates after `new`, waits.
 //! Threads: any; a race tries a page too many, or too few.
@@ -17,7 +18,8 @@ use crate::PAGE;
 /// Which pages are compressed when they leave the page buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Compress {
-    /// Those that become a sixth smaller at least; where pages do not, few are tried.
+    /// Those that become a sixth smaller at least; where pages do not, few are tried. What would
+    /// leave RAM is compressed once more.
     #[default]
     Auto,
     /// None.
@@ -31,17 +33,22 @@ const MISSES_MAX: u16 = 7;
 /// The lower half is how many pages are still passed over, the upper half the misses in a row.
 const PASSED: u16 = 0xff;
 
-/// See the file's header. Two bytes for each range, where ranges are used.
+/// See the file's header. Four bytes for each range, where ranges are used.
 pub(crate) struct Compression {
     compress: Compress,
-    ranges: PinnedArray<AtomicU16>,
+    /// By LZ4, when a page leaves the page buffer.
+    pub(crate) first: Trials,
+    /// By zstd, when a compressed page would leave the cache.
+    pub(crate) second: Trials,
 }
+
+/// Where one step was of use.
+pub(crate) struct Trials(PinnedArray<AtomicU16>);
 
 impl Compression {
     /// For a region of so many pages.
     pub(crate) fn new(compress: Compress, pages: usize) -> Result<Compression> {
-        let last = RangeNo::of(PageNo(pages.saturating_sub(1) as u32));
-        Ok(Compression { compress, ranges: PinnedArray::new(last.index() + 1)? })
+        Ok(Compression { compress, first: Trials::new(pages)?, second: Trials::new(pages)? })
     }
 
     /// Whether anything is compressed.
@@ -58,11 +65,24 @@ impl Compression {
         }
     }
 
-    /// Whether to try this page.
+    /// Whether to try this page when it leaves the page buffer.
     pub(crate) fn is_tried(&self, page: PageNo) -> bool {
-        if self.compress != Compress::Auto {
-            return self.is_on();
+        match self.compress {
+            Compress::Auto => self.first.is_next(page),
+            Compress::Off => false,
+            Compress::Lz4 => true,
         }
+    }
+}
+
+impl Trials {
+    fn new(pages: usize) -> Result<Trials> {
+        let last = RangeNo::of(PageNo(pages.saturating_sub(1) as u32));
+        Ok(Trials(PinnedArray::new(last.index() + 1)?))
+    }
+
+    /// Whether to try this page.
+    pub(crate) fn is_next(&self, page: PageNo) -> bool {
         let range = self.range(page);
         let state = range.load(Ordering::Relaxed);
         if state & PASSED == 0 {
@@ -73,7 +93,7 @@ impl Compression {
     }
 
     /// The page was tried.
-    pub(crate) fn note_trial(&self, page: PageNo, compressed: bool) {
+    pub(crate) fn note(&self, page: PageNo, compressed: bool) {
         let range = self.range(page);
         let state = range.load(Ordering::Relaxed);
         let next = match (state >> 8, compressed) {
@@ -89,7 +109,7 @@ impl Compression {
     }
 
     fn range(&self, page: PageNo) -> &AtomicU16 {
-        &self.ranges[RangeNo::of(page).index()]
+        &self.0[RangeNo::of(page).index()]
     }
 }
 
@@ -106,13 +126,13 @@ mod tests {
         for _ in 0..10_000 {
             if compression.is_tried(PageNo(7)) {
                 trials += 1;
-                compression.note_trial(PageNo(7), false);
+                compression.first.note(PageNo(7), false);
             }
         }
         assert!((70..100).contains(&trials), "{trials}: under one in a hundred");
         assert!(compression.is_tried(PageNo(4095)), "another range");
         while !compression.is_tried(PageNo(7)) {}
-        compression.note_trial(PageNo(7), true);
+        compression.first.note(PageNo(7), true);
         assert_eq!(tried(100), 100);
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!   page buffer ── extract ──► landing slot ── publish ──► claim, compress ──► small slot
-//!                                 │  │                └── it does not, or no small slot is free:
+//!                                 │  │                └── it does not, or there is no small slot:
 //!                                 │  └── faulted in: copied from there       stays there
 //!                                 └── freed, moved, reclaimed: as any cached object
 //! ```
@@ -49,26 +49,60 @@ use crate::evict::compression::Compression;
 use crate::evict::context::EvictionContext;
 use crate::trace::Happened;
 
+/// How often one batch makes room for a compressed page: a time gives room for many pages. Where it
+/// does not, more tries would only take time.
+const MAKES_ROOM_MAX: u32 = 4;
+
+/// The outcome for a page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pressed {
+    /// It is compressed, or stays as it is.
+    Done,
+    /// It compresses, and no slot of that size is free.
+    WantsSlot,
+}
+
 impl EvictionContext {
     /// Compresses the pages of the batch that was published last, if they are still in the cache
-    /// as they are.
-    pub(crate) fn press_batch(&mut self, residency: &Residency, compression: &Compression) {
+    /// as they are. Where there is no slot for one, `make_room` is called, a few times at most, and
+    /// it is tried once more.
+    pub(crate) fn press_batch(
+        &mut self,
+        residency: &Residency,
+        compression: &Compression,
+        mut make_room: impl FnMut() -> bool,
+    ) {
+        let mut tries_left = MAKES_ROOM_MAX;
         for index in (0..self.whole).rev() {
             let id = self.ids[index];
             let page = residency.ownership.descriptor(id).page();
             if !compression.is_tried(page) {
                 continue;
             }
-            let Some(owned) = residency.ownership.claim_cached(page, id) else { continue };
-            self.press(residency, compression, &owned);
-            residency.ownership.cached(owned);
+            let mut press = || {
+                let owned = residency.ownership.claim_cached(page, id)?;
+                let pressed = self.press(residency, compression, &owned);
+                residency.ownership.cached(owned);
+                Some(pressed)
+            };
+            if press() == Some(Pressed::WantsSlot) && tries_left > 0 {
+                tries_left -= 1;
+                if make_room() {
+                    press();
+                }
+            }
         }
         // The landing slots go back if the cache is to shrink.
         while residency.cache.is_over_limit() && self.take_landing(&residency.cache).is_some() {}
     }
 
     /// Compresses an owned page of the cache, if that is worth it, and puts it in a smaller slot.
-    fn press(&mut self, residency: &Residency, compression: &Compression, owned: &Owned) {
+    fn press(
+        &mut self,
+        residency: &Residency,
+        compression: &Compression,
+        owned: &Owned,
+    ) -> Pressed {
         let descriptor = residency.ownership.of(owned);
         let (page, slot) = (descriptor.page(), descriptor.slot());
         let is_whole = !descriptor.has(Flag::Compressed)
@@ -76,20 +110,24 @@ impl EvictionContext {
             && residency.kept_bytes(page) == PAGE
             && residency.cache.slot_bytes(slot) == PAGE;
         if !is_whole {
-            return;
+            return Pressed::Done;
         }
         let start_ns = clock::monotonic_ns();
         // SAFETY: the slot is the owner's alone and holds a page.
         let data = unsafe { residency.cache.object(slot, PAGE) };
         let most = compression.most_bytes();
         let compressed = self.compressor.compress(data, most);
-        compression.note_trial(page, compressed.is_some());
-        let small = compressed.and_then(|bytes| residency.cache.take_compressed(bytes));
+        compression.first.note(page, compressed.is_some());
+        let small = compressed.map(|bytes| residency.cache.take_compressed(bytes));
         let taken = compressed.map_or(PAGE, <[u8]>::len);
         residency.count(Counted::GivenUp, compressed.is_none().into());
         self.expect(taken);
         residency.count(Counted::CompressNs, clock::monotonic_ns() - start_ns);
-        let Some(small) = small else { return };
+        let small = match small {
+            None => return Pressed::Done,
+            Some(None) => return Pressed::WantsSlot,
+            Some(Some(small)) => small,
+        };
         residency.count(Counted::Compressed, 1);
         residency.count(Counted::CompressedBytes, taken as u64);
         residency.trace.note(Happened::Pressed, page, taken);
@@ -98,5 +136,6 @@ impl EvictionContext {
         if !residency.cache.is_over_limit() {
             self.keep_landing(&residency.cache, whole);
         }
+        Pressed::Done
     }
 }

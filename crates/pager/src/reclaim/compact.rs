@@ -17,7 +17,7 @@ pub(crate) fn compact(residency: &Residency) -> bool {
 }
 
 /// Moves the object of a descriptor from one slot to another, if it still is in the first one.
-fn move_slot(residency: &Residency, id: DescriptorId, from: u32, to: u32) -> bool {
+pub(crate) fn move_slot(residency: &Residency, id: DescriptorId, from: u32, to: u32) -> bool {
     let page = residency.ownership.descriptor(id).page();
     let Some(owned) = residency.ownership.claim_cached(page, id) else { return false };
     let descriptor = residency.ownership.of(&owned);

@@ -7,6 +7,8 @@
 //! Threads: plain values. A `Packer` has one user at a time, under its lock.
 
 use deepheap_heap::PageNo;
+use deepheap_policy::replacement::DENSE_SAMPLE;
+use deepheap_residency::codec::dense::DenseCompressor;
 use deepheap_residency::ownership::{DescriptorId, OwnedList};
 use deepheap_store::{Block, Content, PackedBlock, Plan, Writer, packed};
 use deepheap_sys::memory::page_extractor::BATCH_MAX;
@@ -23,16 +25,30 @@ pub(crate) struct Packer {
     pub(crate) is_sequence: [bool; BATCH_MAX],
     /// The owned objects that go into the current block.
     pub(crate) owned: OwnedList<BATCH_MAX>,
+    /// None: objects leave as they are (`dense`).
+    dense: Option<DenseCompressor>,
+    /// Objects that were asked about (`compressor`).
+    asked: u32,
 }
 
 impl Packer {
-    pub(crate) fn new() -> Packer {
+    pub(crate) fn new(dense: Option<DenseCompressor>) -> Packer {
         Packer {
             packing: Packing::new(),
             leaving: [(PageNo(0), DescriptorId(0)); 2 * BATCH_MAX],
             is_sequence: [false; BATCH_MAX],
             owned: OwnedList::empty(),
+            dense,
+            asked: 0,
         }
+    }
+
+    /// What makes the object dense that is about to leave the cache; none: it leaves as it is.
+    /// While that does not pay, few are made dense.
+    pub(crate) fn compressor(&mut self, pays: bool) -> Option<&mut DenseCompressor> {
+        self.asked = self.asked.wrapping_add(1);
+        let is_tried = pays || self.asked.is_multiple_of(DENSE_SAMPLE);
+        self.dense.as_mut().filter(|_| is_tried)
     }
 }
 

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use deepheap_policy::sequence::Sequences;
-use deepheap_residency::codec;
 use deepheap_sim::Random;
 use deepheap_store::{Block, StoreError};
 use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
@@ -135,7 +134,9 @@ impl World {
                     .expect("it is in its block")
                 {
                     Landed::Plain(bytes) => object[..bytes.len()].copy_from_slice(bytes),
-                    Landed::Compressed(bytes) => assert!(codec::decompress(bytes, &mut object)),
+                    Landed::Compressed(bytes) => {
+                        assert!(self.pager.residency.decompress(bytes, &mut object));
+                    }
                 }
             }
             for thread in 0..NUMBERS {

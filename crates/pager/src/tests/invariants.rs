@@ -66,7 +66,7 @@ impl Pager {
                 assert_eq!(lanes.occupant(lanes.lane_of(page)), Some(page), "who has the lane");
                 (State::Resident, Place::Busy(id))
             }
-            List::CacheSmall | List::CacheMain | List::CacheLeaving => {
+            List::CacheSmall | List::CacheMain | List::CacheDense | List::CacheLeaving => {
                 sums.cached += 1;
                 let slot = descriptor.slot();
                 assert_eq!(self.residency.cache.owner_of(slot), Some(id), "who has slot {slot}");

@@ -96,8 +96,9 @@ fn get(count: &AtomicU32) -> u32 {
     count.load(Ordering::Relaxed)
 }
 
+/// Who reads the count with Acquire sees what was done under the lock before (`begin_emptying_of`).
 fn set(count: &AtomicU32, value: u32) {
-    count.store(value, Ordering::Relaxed);
+    count.store(value, Ordering::Release);
 }
 
 impl SlabTable {
@@ -228,13 +229,36 @@ impl SlabTable {
             }
             at = get(&self.record(at).next);
         }
+        self.withdraw(of, &mut bins, slab, class);
+        Some(slab)
+    }
+
+    /// Withdraws this slab likewise; false if no slot of it is held, or another thread empties it.
+    pub fn begin_emptying_of(&self, slab: u32) -> bool {
+        let (class, of) = (self.class(slab), self.part_of(slab));
+        let mut bins = of.bins.lock();
         let record = self.record(slab);
-        self.unlink(&mut bins, slab);
+        // A slab with a slot that is held changes its class and its part under no other lock than
+        // this one. But another thread may be opening this one for others: who sees its slot
+        // counted must see its new class and part (`set`).
+        let is_held = record.used.load(Ordering::Acquire) > 0;
+        let is_same = (self.class(slab), &raw const *self.part_of(slab)) == (class, &raw const *of);
+        let is_ours = is_held && is_same && record.bin.load(Ordering::Relaxed) != EMPTYING;
+        if is_ours {
+            self.withdraw(of, &mut bins, slab, class);
+        }
+        is_ours
+    }
+
+    fn withdraw(&self, of: &Part, bins: &mut [u32; BINS], slab: u32, class: SizeClass) {
+        let record = self.record(slab);
+        if record.bin.load(Ordering::Relaxed) != UNBINNED {
+            self.unlink(bins, slab);
+        }
         record.bin.store(EMPTYING, Ordering::Relaxed);
         let used = get(&record.used);
         set(&of.free, get(&of.free) - (class.slots() as u32 - used));
         set(&record.used, used + 1);
-        Some(slab)
     }
 
     /// Ends it. True if the slab is empty, has no class any more and belongs to the caller;

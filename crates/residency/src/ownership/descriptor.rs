@@ -157,6 +157,11 @@ impl Word {
         self.half() & !(GENERATION - 1)
     }
 
+    /// What `note_claim` makes of it.
+    pub(super) fn claimed(self) -> Word {
+        Word(self.0.wrapping_add(u64::from(GENERATION) << STATE_SHIFT))
+    }
+
     /// The next generation, in this state, and nobody waiting.
     fn next(self, state: State) -> Word {
         Word::of(self.generation().wrapping_add(GENERATION) | state as u32, self.slot())
@@ -241,7 +246,7 @@ impl Descriptor {
     /// Counts the generation up: the caller has claimed the object and is about to change it, its
     /// slot, or the fields of the owner. A thread that waits for the object goes on waiting.
     pub(super) fn note_claim(&self) {
-        self.word.fetch_add(u64::from(GENERATION) << STATE_SHIFT, Ordering::AcqRel);
+        self.word.fetch_add(u64::from(GENERATION) << STATE_SHIFT, Ordering::AcqRel); // `claimed`
     }
 
     /// Changes the word; answers what it was.

@@ -6,6 +6,9 @@
 //!                  │  ▼└──────────────────────────┴─────┼──────────────┘ │   [faulted in]
 //!              Unevictable                              └────────────────┘   [keep_in_cache]
 //! ```
+//! An object of the cache that becomes dense goes to `CacheDense`, from whichever of the cache's
+//! lists it is in, and from there on as from the queues.
+//!
 //! `InLane` is between free and the cache's queues, as the page buffer's lists are. A free
 //! descriptor is in no list (`free`).
 //!
@@ -56,9 +59,11 @@ pub enum List {
     Protected = 6,
     /// In its lane (`lanes`), in no order that counts.
     InLane = 7,
+    /// In the object cache, dense, in the order in which they became so.
+    CacheDense = 8,
 }
 
-const LISTS: usize = 7;
+const LISTS: usize = 8;
 /// In `Descriptor::list`: in none.
 const NOT_LISTED: u8 = 0;
 
@@ -340,11 +345,17 @@ impl Descriptors {
 
     /// The next object to leave the cache, in the round's shard or the next one that has any. The
     /// policy judges the heads of the queues, and gives at most `patience` of them a second chance.
-    /// The caller does not own the object yet: a thread that claims it lists it elsewhere. If it
-    /// does not leave, the caller says so with `keep_in_cache`.
-    pub fn next_to_leave(&self, round: &mut Round, patience: &mut u32) -> Option<DescriptorId> {
+    /// Many objects are dense if that pays. The caller does not own the object yet: a thread that
+    /// claims it lists it elsewhere. If it does not leave, the caller says so with `keep_in_cache`.
+    pub fn next_to_leave(
+        &self,
+        round: &mut Round,
+        patience: &mut u32,
+        dense_pays: bool,
+    ) -> Option<DescriptorId> {
         let (start, _) = round.next_run(1);
-        self.shards_from(start).find_map(|shard| self.leave_shard(shard, patience)).or_else(|| {
+        let mut leaves = |shard| self.leave_shard(shard, patience, dense_pays);
+        self.shards_from(start).find_map(&mut leaves).or_else(|| {
             // All objects were chosen before, and no thread has said that its choice stays.
             self.shards_from(start).find_map(|shard| {
                 let mut lists = self.shards[shard].lists.lock();
@@ -356,13 +367,25 @@ impl Descriptors {
         })
     }
 
-    fn leave_shard(&self, shard: usize, patience: &mut u32) -> Option<DescriptorId> {
+    fn leave_shard(
+        &self,
+        shard: usize,
+        patience: &mut u32,
+        dense_pays: bool,
+    ) -> Option<DescriptorId> {
         let shard = &self.shards[shard];
         let mut lists = shard.lists.lock();
         loop {
             let (small, main) = (shard.length(List::CacheSmall), shard.length(List::CacheMain));
-            if small + main == 0 {
+            let dense = shard.length(List::CacheDense);
+            if small + main + dense == 0 {
                 return None;
+            }
+            if dense > 0 && replacement::dense_leaves(small + main, dense, dense_pays) {
+                let id = DescriptorId(lists[List::CacheDense.at()].head);
+                self.ghost.insert(self.get(id).page().0, Queue::Main);
+                self.relink(&mut lists, id, List::CacheLeaving);
+                return Some(id);
             }
             let queue = replacement::next(small, main);
             let id = DescriptorId(lists[List::from(queue).at()].head);
@@ -397,6 +420,11 @@ impl Descriptors {
         if is_leaving() {
             self.relink(&mut lists, id, List::CacheMain);
         }
+    }
+
+    /// Lists an owned object of the cache that has become dense.
+    pub fn enter_dense(&self, id: DescriptorId) {
+        self.move_to(id, List::CacheDense);
     }
 
     /// Gives a descriptor back: state `Free`, waiters woken, in no list.

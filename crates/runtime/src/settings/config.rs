@@ -178,7 +178,10 @@ pub static KEYS: [Key; 24] = [
         .does("How much of the budget is mapped at a time, as a size or a percentage")
         .without("found while the program runs"),
     key("compress", "HOW", |config| Field::Compress(&mut config.compress))
-        .does("Compress evicted pages: auto (if it gets a sixth smaller), lz4 (try all) or off")
+        .does(
+            "Compress evicted pages: auto (if it gets a sixth smaller; once more before it leaves \
+             RAM), lz4 (once; try all) or off",
+        )
         .without("auto"),
     key("objects", "MIN-MAX", |config| Field::Sizes(&mut config.objects))
         .does("Place the program's allocations of these sizes as objects (for deepheap run)")

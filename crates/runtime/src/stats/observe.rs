@@ -83,6 +83,8 @@ pub(crate) fn publish_gauges(runtime: &Runtime) {
     put(number!(compressed), pager.counted(Counted::Compressed));
     put(number!(compressed_bytes), pager.counted(Counted::CompressedBytes));
     put(number!(compress_given_up), pager.counted(Counted::GivenUp));
+    put(number!(dense), pager.counted(Counted::Dense));
+    put(number!(dense_bytes), pager.counted(Counted::DenseBytes));
     put(number!(decompressed), pager.counted(Counted::Decompressed));
     put(number!(compress_ns), pager.counted(Counted::CompressNs));
     put(number!(strides_asked), pager.counted(Counted::WalkAsked));

@@ -99,6 +99,7 @@ pub fn summary(s: &Stats) -> String {
         ),
     );
     compression(s).into_iter().for_each(|told| line("lz4", told));
+    dense(s).into_iter().for_each(|told| line("zstd", told));
     let (read, reads) = (bytes(s.device_read_bytes), count(s.device_reads));
     let (written, writes) = (bytes(s.device_write_bytes), count(s.device_writes));
     let ratio = s.write_amplification();
@@ -203,6 +204,12 @@ pub fn compression(s: &Stats) -> Option<String> {
             duration(s.compress_ns),
         )
     })
+}
+
+/// The work of the second step of compression, if it was of use.
+pub fn dense(s: &Stats) -> Option<String> {
+    let told = |ratio| format!("{} of them once more, {ratio:.1}x smaller", count(s.dense));
+    s.dense_compression().map(told)
 }
 
 /// The space that was free for a while and given back, or written again, if there was any.

@@ -58,6 +58,8 @@ pub static TOLD: [Told; Number::COUNT] = [
     told("compression.pages", number!(compressed), "pages_compressed"),
     told("compression.bytes", number!(compressed_bytes), "compressed_bytes"),
     told("compression.given_up", number!(compress_given_up), ""),
+    told("compression.dense_pages", number!(dense), "pages_made_dense"),
+    told("compression.dense_bytes", number!(dense_bytes), "dense_bytes"),
     told("compression.decompressed", number!(decompressed), "pages_decompressed"),
     told("compression.cpu_ns", number!(compress_ns), "compress_seconds"),
     told("cache.reclaimed_clean", number!(cache_reclaimed_clean), "cache_reclaimed.clean"),

@@ -10,7 +10,7 @@ use deepheap_sys::errno::Errno;
 
 use crate::error::StoreError;
 use crate::format::saved::{SNAPSHOT_NAME_BYTES, SNAPSHOTS_MAX};
-use crate::format::superblock::VERSION;
+use crate::format::superblock::{OLDEST_VERSION, VERSION};
 
 /// Why a durable heap cannot be made, opened or saved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,8 +116,8 @@ impl fmt::Display for DurableError {
             ),
             Self::OtherVersion(found) => write!(
                 out,
-                "the heap has version {found} of the format, and this deepheap reads version \
-                 {VERSION}: open it with the deepheap that wrote it"
+                "the heap has version {found} of the format, and this deepheap reads versions \
+                 {OLDEST_VERSION} to {VERSION}: open it with the deepheap that wrote it"
             ),
             Self::NeedsKey => write!(
                 out,

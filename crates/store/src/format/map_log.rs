@@ -180,7 +180,7 @@ impl MapSuperblock {
 
     /// The superblock that these 4096 bytes are.
     pub(crate) fn read(page: &[u8]) -> Result<Self, Unreadable> {
-        let bytes: SuperblockBytes = read_whole(page, MAGIC, VERSION)?;
+        let bytes: SuperblockBytes = read_whole(page, MAGIC, VERSION..=VERSION)?;
         let shape = MapShape {
             id: bytes.id.get(),
             data_bytes: bytes.data_bytes.get(),

@@ -30,7 +30,8 @@ const PAGES_MAGIC: u32 = u32::from_le_bytes(*b"dhc1");
 pub enum Content {
     /// Objects of up to `PACKED_MAX` bytes, as they are.
     Objects = OBJECTS_MAGIC,
-    /// Pages of 4096 bytes, each compressed to what its entry tells: LZ4, one block, no frame.
+    /// Pages of 4096 bytes, each compressed to what its entry tells, by LZ4 or by zstd: the store
+    /// does not look at them.
     Pages = PAGES_MAGIC,
 }
 

@@ -7,6 +7,7 @@
 //! Threads: plain functions over bytes.
 
 use core::mem::offset_of;
+use core::ops::RangeInclusive;
 
 use xxhash_rust::xxh3::xxh3_64;
 use zerocopy::little_endian::{U32, U64};
@@ -22,8 +23,11 @@ use crate::log::identity::Identity;
 /// First bytes of every superblock: "dheapsup".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"dheapsup");
 
-/// The version of the format that this code reads and writes.
-pub const VERSION: u32 = 3;
+/// The version of the format that this code writes. Since version 4 compressed pages may be dense.
+pub const VERSION: u32 = 4;
+
+/// The oldest version that it reads.
+pub const OLDEST_VERSION: u32 = 3;
 
 /// Where the two superblocks lie, bytes.
 pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 64 << 10];
@@ -173,11 +177,12 @@ pub(super) fn with_checksum(bytes: &(impl IntoBytes + Immutable)) -> [u8; BLOCK_
     page
 }
 
-/// The superblock that these bytes are, if they are whole, and of this kind and version.
+/// The superblock that these bytes are, if they are whole, of this kind, and of one of these
+/// versions.
 pub(super) fn read_whole<T: FromBytes>(
     page: &[u8],
     magic: u64,
-    version: u32,
+    versions: RangeInclusive<u32>,
 ) -> Result<T, Unreadable> {
     let (Ok(frame), Ok(bytes)) = (Frame::read_from_bytes(page), T::read_from_bytes(page)) else {
         return Err(Unreadable::Damaged);
@@ -189,7 +194,7 @@ pub(super) fn read_whole<T: FromBytes>(
         return Err(Unreadable::Damaged);
     }
     match frame.version.get() {
-        found if found == version => Ok(bytes),
+        found if versions.contains(&found) => Ok(bytes),
         other => Err(Unreadable::OtherVersion(other)),
     }
 }
@@ -245,7 +250,7 @@ impl Superblock {
 
     /// The superblock that these 4096 bytes are. The user's key is that of an encrypted heap.
     pub(crate) fn read(page: &[u8], user: Option<&Key>) -> Result<Self, Unreadable> {
-        let bytes: Bytes = read_whole(page, MAGIC, VERSION)?;
+        let bytes: Bytes = read_whole(page, MAGIC, OLDEST_VERSION..=VERSION)?;
         let Some(tables) = bytes.tables.get(..bytes.table_count.get() as usize) else {
             return Err(Unreadable::Damaged);
         };
@@ -336,6 +341,15 @@ mod tests {
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert!(Superblock::read(&bytes, None).is_err(), "bit {bit}");
         }
+    }
+
+    #[test]
+    fn heaps_of_the_version_before_are_read() {
+        let mut bytes = superblock().write();
+        bytes[8] = 3;
+        let sum = xxh3_64(&bytes[..CHECKSUM_AT]);
+        bytes[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!(Superblock::read(&bytes, None), Ok(superblock()));
     }
 
     #[test]

@@ -42,12 +42,14 @@ const GAUGES: [Family; 15] = [
     ("better_share_ratio", "", "The part of the run time that a thread would wait with that."),
 ];
 
-const COUNTERS: [Family; 21] = [
+const COUNTERS: [Family; 23] = [
     ("pages_prefetched", "", "Pages that came before they were touched."),
     ("pages_in_sequences", "kind", "Pages read because they had followed before."),
     ("pages_evicted", "kind", "Pages that need a fault to be touched again."),
     ("pages_compressed", "", "Pages that were compressed."),
     ("compressed_bytes", "", "What they became."),
+    ("pages_made_dense", "", "Compressed pages that were compressed once more."),
+    ("dense_bytes", "", "What they became."),
     ("pages_decompressed", "", "Pages that were decompressed."),
     ("cache_reclaimed", "kind", "Objects that left the cache."),
     ("device_requests", "kind", "Requests to the device."),

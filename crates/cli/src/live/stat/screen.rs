@@ -7,8 +7,8 @@
 use core::fmt::{Result, Write};
 
 use deepheap::internal::stats_report::{
-    better, bytes, compression, count, device_troubles, duration, given_back, longest_wait, peaks,
-    pool, saved, share, waited_share,
+    better, bytes, compression, count, dense, device_troubles, duration, given_back, longest_wait,
+    peaks, pool, saved, share, waited_share,
 };
 use deepheap::stats::{FaultKind, Latency, Stats};
 
@@ -138,6 +138,9 @@ fn traffic(out: &mut String, rates: &Rates<'_>) -> Result {
     )?;
     if let Some(compression) = compression(s) {
         writeln!(out, "lz4     {compression}")?;
+    }
+    if let Some(dense) = dense(s) {
+        writeln!(out, "zstd    {dense}")?;
     }
     let [dropped, written, kept] =
         [s.cache_reclaimed_clean, s.cache_reclaimed_dirty, s.cache_second_chances].map(count);

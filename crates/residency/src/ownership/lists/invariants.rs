@@ -9,6 +9,7 @@ const ALL_LISTS: [List; LISTS] = [
     List::Probation,
     List::CacheSmall,
     List::CacheMain,
+    List::CacheDense,
     List::CacheLeaving,
     List::Unevictable,
     List::Protected,

@@ -24,7 +24,7 @@ fn leave(descriptors: &Descriptors, count: u32, patience: u32) -> Vec<u32> {
     let mut round = descriptors.round(List::CacheLeaving, OBJECTS as usize, count as usize);
     (0..count)
         .filter_map(|_| {
-            let id = descriptors.next_to_leave(&mut round, &mut patience)?;
+            let id = descriptors.next_to_leave(&mut round, &mut patience, true)?;
             let page = descriptors.get(id).page().0;
             descriptors.release(id);
             Some(page)
@@ -75,7 +75,7 @@ fn what_was_chosen_is_not_chosen_again_until_it_stays() {
     let descriptors = cached(|_| 0);
     let mut patience = u32::MAX;
     let mut round = descriptors.round(List::CacheLeaving, OBJECTS as usize, 1);
-    let mut choose = || descriptors.next_to_leave(&mut round, &mut patience).unwrap();
+    let mut choose = || descriptors.next_to_leave(&mut round, &mut patience, true).unwrap();
     let mut chosen: Vec<u32> = (0..OBJECTS).map(|_| choose().0).collect();
     chosen.sort_unstable();
     assert!(chosen.iter().copied().eq(0..OBJECTS));
