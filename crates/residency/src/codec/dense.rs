@@ -65,14 +65,14 @@ impl DenseCompressor {
         Ok(DenseCompressor { memory, context: null_mut(), buffers: PinnedArray::new(2)? })
     }
 
-    /// Where the bytes of a page go, compressed by LZ4 or not, before `compress`.
+    /// Where the bytes of a page go, compressed by LZ4, before `compress`.
     pub fn input(&mut self) -> &mut [u8; PAGE] {
         &mut self.buffers[0]
     }
 
-    /// Whether the first `length` bytes of `input` are dense already.
-    pub fn is_dense(&self, length: usize) -> bool {
-        length < PAGE && codec::is_dense(&self.buffers[0])
+    /// Whether what is in `input` is dense already.
+    pub fn is_dense(&self) -> bool {
+        codec::is_dense(&self.buffers[0])
     }
 
     /// The page whose bytes are the first `length` of `input`, dense, if that is at most `most`
@@ -82,13 +82,11 @@ impl DenseCompressor {
             self.context = begin_compressing(&mut self.memory);
         }
         let [input, page] = &mut *self.buffers else { return None };
-        let (from, to) = match length {
-            PAGE => (input, page),
-            _ if codec::decompress(input.get(..length)?, page) => (page, input),
-            _ => return None,
-        };
-        let to = to.get_mut(..most)?;
-        let (start, page) = (to.as_mut_ptr().cast::<c_void>(), from.as_ptr().cast::<c_void>());
+        if !codec::decompress(input.get(..length)?, page) {
+            return None;
+        }
+        let to = input.get_mut(..most)?;
+        let (start, page) = (to.as_mut_ptr().cast::<c_void>(), page.as_ptr().cast::<c_void>());
         // SAFETY: our context, or null, which is an error to zstd; two pages of ours that do not
         // overlap, and their true lengths.
         let bytes = unsafe { ZSTD_compress2(self.context, start, to.len(), page, PAGE) };

@@ -30,7 +30,7 @@ fn a_page_comes_back_as_it_was_from_either_step() {
         assert!(!codec::is_dense(&bytes) && decompressors.decompress(&bytes, &mut back));
         assert!(back == page);
         compressor.input()[..bytes.len()].copy_from_slice(&bytes);
-        assert!(!compressor.is_dense(bytes.len()));
+        assert!(!compressor.is_dense());
         let Some(dense) = compressor.compress(bytes.len(), PAGE) else { continue };
         (smaller, count) = (smaller + usize::from(dense.len() < bytes.len()), count + 1);
         let mut back = [0xee; PAGE];
@@ -38,25 +38,6 @@ fn a_page_comes_back_as_it_was_from_either_step() {
         assert!(back == page);
     }
     assert!(smaller > 500 && count > 1000, "{smaller} of {count}");
-}
-
-#[test]
-fn a_page_that_is_not_compressed_becomes_dense_as_well() {
-    let mut random = Random::new(32);
-    let mut compressor = DenseCompressor::new().expect("memory");
-    let decompressors = DenseDecompressors::new(1).expect("memory");
-    let mut page = [0; PAGE];
-    // Nothing repeats, so LZ4 gives it up.
-    page.iter_mut().for_each(|byte| *byte = b'0' + random.below(10) as u8);
-    *compressor.input() = page;
-    assert!(!compressor.is_dense(PAGE));
-    let dense = compressor.compress(PAGE, PAGE * 3 / 4).expect("digits take half a byte");
-    let mut back = [0; PAGE];
-    assert!(decompressors.decompress(dense, &mut back) && back == page);
-
-    page.iter_mut().for_each(|byte| *byte = random.number() as u8);
-    *compressor.input() = page;
-    assert!(compressor.compress(PAGE, PAGE * 3 / 4).is_none(), "random bytes");
 }
 
 #[test]
@@ -100,18 +81,18 @@ fn damaged_bytes_give_some_page_or_none_and_touch_nothing_beyond() {
 
 #[test]
 fn the_first_bytes_are_those_that_the_document_draws() {
-    let mut compressor = DenseCompressor::new().expect("memory");
-    compressor.input().fill(7);
-    let dense = compressor.compress(PAGE, PAGE).expect("one byte repeats");
+    let (mut lz4, mut compressor) =
+        (Compressor::default(), DenseCompressor::new().expect("memory"));
+    let dense = dense(&[7; PAGE], &mut lz4, &mut compressor).expect("one byte repeats");
     assert_eq!(dense[..2], [0x00, 0x10]);
 }
 
 #[test]
 fn threads_that_want_the_one_decompressor_take_turns() {
-    let mut compressor = DenseCompressor::new().expect("memory");
+    let (mut lz4, mut compressor) =
+        (Compressor::default(), DenseCompressor::new().expect("memory"));
     let page: [u8; PAGE] = core::array::from_fn(|at| (at / 64) as u8);
-    *compressor.input() = page;
-    let dense = compressor.compress(PAGE, PAGE).expect("it repeats");
+    let dense = dense(&page, &mut lz4, &mut compressor).expect("it repeats");
     let decompressors = DenseDecompressors::new(1).expect("memory");
     std::thread::scope(|scope| {
         for _ in 0..4 {
