@@ -87,7 +87,7 @@ fn pages_become_dense_leave_the_cache_so_and_come_back_as_they_were() {
     pager.residency.cache.set_limit(8 << 20);
     pager.residency.frames.page_buffer.set_limit(4 * PAGE_BUFFER);
     let mut moves = Moves::default();
-    let mut context = EvictionContext::new().expect("a pipe");
+    let mut context = EvictionContext::new(2 * PAGES).expect("a pipe");
     // Each touch as a thread of its own: none is a scan.
     let count = |number| world.count(&mut Sequences::default(), 0, number);
     let with_text = |number: usize, act: &dyn Fn(*mut [u8; PAGE / 2])| {
