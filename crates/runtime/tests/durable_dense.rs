@@ -12,9 +12,9 @@ use scene::{folder, play_in_turn};
 
 const CONF: &str = "ram:140M,store_size:64M";
 /// The second step of compression begins at 64 MiB.
-const OPTIONS: &str = "ram:72M,size:1G,store_size:512M";
+const OPTIONS: &str = "ram:72M,size:1G,store_size:1G";
 /// Compressed once they are more than the heap has RAM, compressed twice they are not.
-const PAGES: usize = 48 << 10;
+const PAGES: usize = 60 << 10;
 /// As many of them change after the first time.
 const CHANGED: usize = PAGES / 2;
 
@@ -89,7 +89,7 @@ impl<const ENCRYPTED: bool> Kind<ENCRYPTED> {
         unsafe { heap.close() }.unwrap_or_else(|error| panic!("{error}"));
         let (dense, once) = compressed_pages_in(path);
         eprintln!("{dense} dense pages in the file, {once} others");
-        assert_eq!(dense > PAGES / 8, !ENCRYPTED, "what is this test of?");
+        assert_eq!(dense > PAGES / 16, !ENCRYPTED, "what is this test of?");
     }
 
     fn change_and_crash(path: &Path) {
