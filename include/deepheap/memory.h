@@ -334,7 +334,7 @@ struct dh_stats {
     uint64_t stored_peak_bytes;    /* the most live bytes on the device */
     uint64_t better_budget_bytes;  /* with so much RAM it would wait clearly less; 0: not known */
     uint64_t better_share_ppm;     /* this share of run_ns, in millionths */
-    uint64_t dense;                /* since version 11: pages compressed once more, to stay in RAM */
+    uint64_t dense;                /* since version 11: pages compressed once more, to stay */
     uint64_t dense_bytes;          /* bytes that they became */
 };
 

@@ -20,7 +20,7 @@ const TABLES: [(&str, &str, Size); 12] = [
     ("maps", "Header", [22, 0, 0]),
     ("maps", "LogWords", [19, 0, 0]),
     ("maps", "Shard", [13, 12, 1]),
-    ("runtime", "Config", [23, 15, 2]),
+    ("runtime", "Config", [24, 15, 2]),
     ("runtime", "Stats", [92, 10, 1]),
     ("runtime", "StatsPage", [13, 24, 1]),
     ("store", "Bytes", [22, 0, 0]),

@@ -144,15 +144,15 @@ impl Pager {
             self.residency.cache.objects(),
             want,
         );
-        let (descriptors, trials) =
+        let (descriptors, second) =
             (&self.residency.ownership.descriptors, &self.compression.second);
-        let pays = self.balancer.dense_pays();
+        let pays = second.pays();
         while count + stay < want {
             let Some(id) = descriptors.next_to_leave(&mut round, &mut patience, pays) else {
                 break;
             };
             let made = packer.compressor(pays).map_or(0, |compressor| {
-                make_dense(&self.residency, trials, compressor, id, &mut moves.may_press)
+                make_dense(&self.residency, &second.trials, compressor, id, &mut moves.may_press)
             });
             stay += made;
             if made == 0 {

@@ -136,9 +136,6 @@ pub(crate) struct Balancer {
     border: Kept,
     /// The waits that more RAM would have spared.
     pub(crate) more_ram: MoreRam,
-    /// Dense objects that had come back, and that had left, at the last decision about them.
-    dense: [AtomicU64; 2],
-    dense_pays: AtomicBool,
     /// Whether the share moves: not if the user has fixed the page buffer.
     moves: bool,
 }
@@ -158,27 +155,7 @@ impl Balancer {
             decided_ns: AtomicU64::new(clock::monotonic_ns()),
             border: Kept::first(),
             more_ram: MoreRam::new(),
-            dense: Default::default(),
-            dense_pays: AtomicBool::new(true),
             moves,
-        }
-    }
-
-    /// Whether objects become dense instead of leaving the cache.
-    pub(crate) fn dense_pays(&self) -> bool {
-        self.dense_pays.load(Ordering::Relaxed)
-    }
-
-    /// Decides that anew once enough dense objects came back or left, of so many in all.
-    pub(crate) fn judge_dense(&self, back: u64, left: u64) {
-        let before = self.dense.each_ref().map(|count| count.load(Ordering::Relaxed));
-        let [more_back, more_left] = [back - before[0], left - before[1]];
-        if more_back + more_left >= balance::DENSE_OUTCOMES {
-            self.dense[0].store(back, Ordering::Relaxed);
-            self.dense[1].store(left, Ordering::Relaxed);
-            let read_ns = self.read.ns.load(Ordering::Relaxed);
-            let pays = balance::dense_pays(more_back, more_left, read_ns);
-            self.dense_pays.store(pays, Ordering::Relaxed);
         }
     }
 
@@ -190,6 +167,11 @@ impl Balancer {
     /// The cost of a fault on a cached object as it was measured last, in nanoseconds.
     pub(crate) fn fault_ns(&self) -> u64 {
         SIGNAL_NS + self.fault.ns.load(Ordering::Relaxed)
+    }
+
+    /// The cost of a read as it was measured last, in nanoseconds.
+    pub(crate) fn read_ns(&self) -> u64 {
+        self.read.ns.load(Ordering::Relaxed)
     }
 
     /// An object leaves the page buffer for the cache, or comes to the cache as a neighbour.
@@ -342,18 +324,6 @@ mod tests {
         let reached = after(true, EVENTS, 0, EVENTS as u32);
         let step = PART_SURE / GROWTH_PART;
         assert!((PART_SURE..=PART_SURE + step).contains(&reached), "{reached}: it drives out many");
-    }
-
-    #[test]
-    fn whether_objects_become_dense_follows_what_became_of_the_last_ones() {
-        let balancer = Balancer::new(true);
-        assert!(balancer.dense_pays(), "at first");
-        balancer.judge_dense(0, balance::DENSE_OUTCOMES - 1);
-        assert!(balancer.dense_pays(), "little evidence");
-        balancer.judge_dense(0, balance::DENSE_OUTCOMES);
-        assert!(!balancer.dense_pays(), "none came back");
-        balancer.judge_dense(balance::DENSE_OUTCOMES, balance::DENSE_OUTCOMES);
-        assert!(balancer.dense_pays(), "all came back");
     }
 
     #[test]

@@ -319,7 +319,7 @@ fn rebalance_inside(pager: &Pager, full: bool) -> bool {
     let residency = &pager.residency;
     let Some(_alone) = pager.budget.rebalancing.try_lock() else { return false };
     let [back, left] = [Counted::DenseBack, Counted::DenseLeft].map(|what| pager.counted(what));
-    pager.balancer.judge_dense(back, left);
+    pager.compression.second.judge(back, left, pager.balancer.read_ns());
     let shares = pager.shares();
     pager.balancer.balance(&shares);
     let object_bytes = bytes_of_further_object(pager, shares.mean_bytes);

@@ -8,10 +8,11 @@
 //! Threads: any; a race tries a page too many, or too few.
 
 use deepheap_heap::PageNo;
+use deepheap_policy::balance;
 use deepheap_residency::ranges::RangeNo;
 use deepheap_sys::errno::Result;
 use deepheap_sys::memory::pinned_array::PinnedArray;
-use deepheap_sys::threads::atomic::{AtomicU16, Ordering};
+use deepheap_sys::threads::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
 use crate::PAGE;
 
@@ -39,7 +40,16 @@ pub(crate) struct Compression {
     /// By LZ4, when a page leaves the page buffer.
     pub(crate) first: Trials,
     /// By zstd, when a compressed page would leave the cache.
-    pub(crate) second: Trials,
+    pub(crate) second: SecondStep,
+}
+
+/// Where the second step was of use, and whether it pays at all (`reclaim/dense`).
+pub(crate) struct SecondStep {
+    pub(crate) trials: Trials,
+    /// Dense objects that had come back, and that had left, at the last decision. Only the deciding
+    /// thread changes them.
+    outcomes: [AtomicU64; 2],
+    pays: AtomicBool,
 }
 
 /// Where one step was of use.
@@ -48,7 +58,7 @@ pub(crate) struct Trials(PinnedArray<AtomicU16>);
 impl Compression {
     /// For a region of so many pages.
     pub(crate) fn new(compress: Compress, pages: usize) -> Result<Compression> {
-        Ok(Compression { compress, first: Trials::new(pages)?, second: Trials::new(pages)? })
+        Ok(Compression { compress, first: Trials::new(pages)?, second: SecondStep::new(pages)? })
     }
 
     /// Whether anything is compressed.
@@ -71,6 +81,31 @@ impl Compression {
             Compress::Auto => self.first.is_next(page),
             Compress::Off => false,
             Compress::Lz4 => true,
+        }
+    }
+}
+
+impl SecondStep {
+    fn new(pages: usize) -> Result<SecondStep> {
+        let (trials, pays) = (Trials::new(pages)?, AtomicBool::new(true));
+        Ok(SecondStep { trials, outcomes: Default::default(), pays })
+    }
+
+    /// Whether objects become dense instead of leaving the cache.
+    pub(crate) fn pays(&self) -> bool {
+        self.pays.load(Ordering::Relaxed)
+    }
+
+    /// Decides that anew once enough dense objects came back or left, of so many in all. A read
+    /// costs so many nanoseconds. One thread at a time.
+    pub(crate) fn judge(&self, back: u64, left: u64, read_ns: u64) {
+        let before = self.outcomes.each_ref().map(|count| count.load(Ordering::Relaxed));
+        let [more_back, more_left] = [back - before[0], left - before[1]];
+        if more_back + more_left >= balance::DENSE_OUTCOMES {
+            self.outcomes[0].store(back, Ordering::Relaxed);
+            self.outcomes[1].store(left, Ordering::Relaxed);
+            let pays = balance::dense_pays(more_back, more_left, read_ns);
+            self.pays.store(pays, Ordering::Relaxed);
         }
     }
 }
@@ -134,5 +169,18 @@ mod tests {
         while !compression.is_tried(PageNo(7)) {}
         compression.first.note(PageNo(7), true);
         assert_eq!(tried(100), 100);
+    }
+
+    #[test]
+    fn whether_objects_become_dense_follows_what_became_of_the_last_ones() {
+        const READ_NS: u64 = 70_000;
+        let second = SecondStep::new(4096).expect("memory");
+        assert!(second.pays(), "at first");
+        second.judge(0, balance::DENSE_OUTCOMES - 1, READ_NS);
+        assert!(second.pays(), "little evidence");
+        second.judge(0, balance::DENSE_OUTCOMES, READ_NS);
+        assert!(!second.pays(), "none came back");
+        second.judge(balance::DENSE_OUTCOMES, balance::DENSE_OUTCOMES, READ_NS);
+        assert!(second.pays(), "all came back");
     }
 }

@@ -113,8 +113,15 @@ fn pages_become_dense_leave_the_cache_so_and_come_back_as_they_were() {
     };
 
     let mut compressor = DenseCompressor::new().expect("memory");
-    let mut make_one =
-        |id| make_dense(&pager.residency, &pager.compression.second, &mut compressor, id, &mut 100);
+    let mut make_one = |id| {
+        make_dense(
+            &pager.residency,
+            &pager.compression.second.trials,
+            &mut compressor,
+            id,
+            &mut 100,
+        )
+    };
     let passage = pager.gate.enter(Level::Mover);
     pager.take_out(&mut context, PAGES, Patience::Waits, &mut moves).expect("room");
     context.press_batch(&pager.residency, &pager.compression, || false);
