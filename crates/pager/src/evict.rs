@@ -49,9 +49,8 @@ const AT_ONCE_LEAST: usize = DIRECT_PAGES / 4;
 /// One that becomes half as large makes room for half of another.
 const DENSE_PER_PAGE: usize = 4;
 /// An eviction makes at most so many objects dense, which takes 6 ms: others wait for it. What else
-/// has to leave the cache leaves as it is. A thread of the program makes fewer.
+/// has to leave the cache leaves as it is.
 pub(crate) const DENSE_MAX: usize = 512;
-const DENSE_AT_ONCE_MAX: usize = 64;
 
 /// Page tables are left alone up to this part of the budget, or up to the size of the page buffer.
 const PAGE_TABLES_PART: usize = 32;
@@ -126,14 +125,13 @@ impl Pager {
         let _passage = self.gate.enter(Level::Mover);
         let (before, set_aside) =
             (moves.evicted(), self.residency.ownership.descriptors.length(List::Unevictable));
-        let dense_most = match patience {
-            Patience::Waits => DENSE_MAX,
-            Patience::AtOnce => DENSE_AT_ONCE_MAX,
-        };
-        moves.may_press = (want * DENSE_PER_PAGE).min(dense_most) as u32;
+        // A thread that waits for nobody holds a head of the log while it reclaims: no zstd then,
+        // and no more reclaims than for its slots.
+        let may_wait = patience == Patience::Waits;
+        moves.may_press = if may_wait { (want * DENSE_PER_PAGE).min(DENSE_MAX) as u32 } else { 0 };
         let start_ns = self.take_out(context, want, patience, moves)?;
         context.press_batch(&self.residency, &self.compression, || {
-            matches!(self.reclaim(1, patience, moves), Ok(true))
+            may_wait && matches!(self.reclaim(1, patience, moves), Ok(true))
         });
         let evict_ns = clock::monotonic_ns() - start_ns;
         // Other threads change these counts as well: a hint.
@@ -308,7 +306,8 @@ impl Pager {
             }
             return Ok(0);
         }
-        // Room for them compressed. If there is none they stay as they are.
+        // Room for them compressed: slots a little smaller than the mean serve many. If there is
+        // none they stay as they are.
         while self.compression.is_on()
             && reclaims > 0
             && residency.cache.free_bytes(context.expected() * 7 / 8) < got * context.expected()

@@ -87,17 +87,22 @@ pub(crate) mod tests {
         assert!(compressor.compress(&page, PAGE).is_none());
     }
 
-    #[test]
-    fn damaged_bytes_give_some_page_or_none_and_touch_nothing_beyond() {
-        let (mut random, mut compressor) = (Random::new(23), Compressor::default());
+    /// Damages compressed bytes, and checks that each time `decompress` makes some page of them, or
+    /// none, and touches no byte beyond. What damages all bytes spares the first few.
+    pub(super) fn play_damage(
+        seed: u64,
+        spared: usize,
+        mut compress: impl FnMut(&[u8; PAGE]) -> Option<Vec<u8>>,
+        decompress: impl Fn(&[u8], &mut [u8; PAGE]) -> bool,
+    ) {
+        let mut random = Random::new(seed);
         let (mut whole, mut refused) = (0, 0);
         for _ in 0..20_000 {
             let page = page(&mut random);
-            let Some(bytes) = compressor.compress(&page, PAGE) else { continue };
-            let mut bytes = bytes.to_vec();
+            let Some(mut bytes) = compress(&page) else { continue };
             match random.below(4) {
                 0 => bytes.truncate(random.below(bytes.len() as u64 + 1) as usize),
-                1 => bytes.iter_mut().for_each(|byte| *byte = random.number() as u8),
+                1 => bytes[spared..].iter_mut().for_each(|byte| *byte = random.number() as u8),
                 _ => {
                     for _ in 0..1 + random.below(4) {
                         let at = random.below(bytes.len() as u64) as usize;
@@ -113,5 +118,12 @@ pub(crate) mod tests {
             assert!(around.into_iter().all(|&byte| byte == 0x5a), "a byte beyond the page");
         }
         assert!(whole > 100 && refused > 100, "{whole} {refused}");
+    }
+
+    #[test]
+    fn damaged_bytes_give_some_page_or_none_and_touch_nothing_beyond() {
+        let mut compressor = Compressor::default();
+        let compress = |page: &[u8; PAGE]| compressor.compress(page, PAGE).map(<[u8]>::to_vec);
+        play_damage(23, 0, compress, decompress);
     }
 }

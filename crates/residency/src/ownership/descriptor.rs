@@ -244,9 +244,10 @@ impl Descriptor {
     }
 
     /// Counts the generation up: the caller has claimed the object and is about to change it, its
-    /// slot, or the fields of the owner. A thread that waits for the object goes on waiting.
+    /// slot, or the fields of the owner. A thread that waits for the object goes on waiting. The
+    /// word becomes what `Word::claimed` tells.
     pub(super) fn note_claim(&self) {
-        self.word.fetch_add(u64::from(GENERATION) << STATE_SHIFT, Ordering::AcqRel); // `claimed`
+        self.word.fetch_add(u64::from(GENERATION) << STATE_SHIFT, Ordering::AcqRel);
     }
 
     /// Changes the word; answers what it was.

@@ -4,7 +4,7 @@ use deepheap_sim::Random;
 
 use super::*;
 use crate::codec::Compressor;
-use crate::codec::tests::page;
+use crate::codec::tests::{page, play_damage};
 
 /// The page compressed by LZ4, and then dense.
 fn dense<'a>(
@@ -51,32 +51,11 @@ fn what_is_no_page_of_lz4_does_not_become_dense() {
 
 #[test]
 fn damaged_bytes_give_some_page_or_none_and_touch_nothing_beyond() {
-    let (mut random, mut lz4) = (Random::new(33), Compressor::default());
-    let mut compressor = DenseCompressor::new().expect("memory");
+    let (mut lz4, mut compressor) =
+        (Compressor::default(), DenseCompressor::new().expect("memory"));
     let decompressors = DenseDecompressors::new(1).expect("memory");
-    let (mut whole, mut refused) = (0, 0);
-    for _ in 0..20_000 {
-        let page = page(&mut random);
-        let Some(bytes) = dense(&page, &mut lz4, &mut compressor) else { continue };
-        let mut bytes = bytes.to_vec();
-        match random.below(4) {
-            0 => bytes.truncate(random.below(bytes.len() as u64 + 1) as usize),
-            1 => bytes[2..].iter_mut().for_each(|byte| *byte = random.number() as u8),
-            _ => {
-                for _ in 0..1 + random.below(4) {
-                    let at = random.below(bytes.len() as u64) as usize;
-                    bytes[at] = random.number() as u8;
-                }
-            }
-        }
-        let mut guarded = [0x5a; 3 * PAGE];
-        let middle = guarded[PAGE..].first_chunk_mut().expect("a page");
-        let is_page = decompressors.decompress(&bytes, middle);
-        (whole, refused) = (whole + u32::from(is_page), refused + u32::from(!is_page));
-        let around = guarded[..PAGE].iter().chain(&guarded[2 * PAGE..]);
-        assert!(around.into_iter().all(|&byte| byte == 0x5a), "a byte beyond the page");
-    }
-    assert!(whole > 100 && refused > 100, "{whole} {refused}");
+    let compress = |page: &[u8; PAGE]| dense(page, &mut lz4, &mut compressor).map(<[u8]>::to_vec);
+    play_damage(33, 2, compress, |bytes, page| decompressors.decompress(bytes, page));
 }
 
 #[test]
