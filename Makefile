@@ -48,7 +48,7 @@ GUARD_OPTIONS ?=
 .PHONY: help deps build bench-build papers-build test fmt lint unit scripts install-check schedules \
 	hunt maps-hunt torture demo demo-short demo-durable demo-durable-short demo-cache demo-cache-short demos-short wheel \
 	deb release python-check numpy-check bench bench-objects bench-papers bench-flashvm bench-flashmap \
-	bench-hybridswap bench-durable guard book cast bench-real real-check real-deps apps apps-check \
+	bench-hybridswap bench-durable guard book bench-real real-check real-deps apps apps-check \
 	memcached-check containers-check kernels conformance install uninstall clean
 
 help: ## Lists the targets.
@@ -97,9 +97,6 @@ scripts: ## Checks the shell scripts and runs their tests.
 
 book: ## Builds the documents as a small site into target/book, with mdbook, which it may fetch.
 	scripts/book.sh
-
-cast: build ## Records the README's picture into docs/cast.svg.
-	scripts/cast.py docs/cast.svg
 
 install-check: build ## Installs into a scratch folder, builds programs against it, uninstalls.
 	MAKE="$(MAKE)" scripts/install_check.sh
