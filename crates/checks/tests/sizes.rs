@@ -22,7 +22,7 @@ const TABLES: [(&str, &str, Size); 12] = [
     ("maps", "Shard", [13, 12, 1]),
     ("runtime", "Config", [24, 15, 2]),
     ("runtime", "Stats", [92, 10, 1]),
-    ("runtime", "StatsPage", [13, 24, 1]),
+    ("runtime", "StatsPage", [14, 25, 1]),
     ("store", "Bytes", [22, 0, 0]),
     ("store", "Header", [14, 0, 0]),
     ("store", "StoreStats", [29, 0, 0]),

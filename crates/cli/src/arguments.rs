@@ -33,6 +33,8 @@ pub enum Command {
     Doctor(Doctor),
     /// Show the live counters of a process that runs under deepheap, or list all of them
     Stat(Stat),
+    /// Change the RAM budget of a process that runs under deepheap
+    Set(Set),
     /// Show all processes that run under deepheap, live
     Top(Top),
     /// Show one process or all of them as a local web page, with metrics for OpenMetrics
@@ -346,6 +348,34 @@ pub struct Stat {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "1", value_parser = seconds, requires = "process")]
     pub watch: Option<f64>,
+}
+
+const SET_NOTES: &str = "\
+The budget may become less than the process began with, and that again, but no more: its tables are
+laid out for it. The command waits until the process has given back what is too much, which takes as
+long as it takes to write that to the SSD, for ten seconds at most. Memory that has not outgrown its
+RAM is not managed yet: then the new budget holds from when the heap next grows.
+
+Children that the process forks from then on have the same budget; programs that it executes have
+the one of `deepheap run`. A process with a bound on stalls (--ram auto) or in a pool cannot be set.
+
+Exit status: 0, 1 if there is no such process, it has no deepheap, or it does not answer, 2 if it
+cannot have that budget.
+
+Examples:
+  deepheap set $(pgrep redis) --ram 2G
+  deepheap set redis-server --ram 512M";
+
+/// `deepheap set`.
+#[derive(Args)]
+#[command(after_help = SET_NOTES)]
+pub struct Set {
+    /// The process, by its id or its name
+    #[arg(value_name = "PID|NAME")]
+    pub process: String,
+    /// The RAM that it may use from now on, as for run
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub ram: String,
 }
 
 const TOP_NOTES: &str = "\

@@ -1,4 +1,4 @@
-//! The deepheap command: run, doctor, stat, top, serve, simulate, advise, maps, inspect, fsck,
+//! The deepheap command: run, doctor, stat, set, top, serve, simulate, advise, maps, inspect, fsck,
 //! rollback, rm-snapshot, compact, completions, man.
 //!
 //! Guarantees: every failure is one message on stderr that says what is wrong and what to do;
@@ -23,7 +23,7 @@ use clap::{CommandFactory, Parser};
 use crate::arguments::{Arguments, Command};
 use crate::files::{durable, map_log, maps};
 use crate::launch::{image, run};
-use crate::live::{serve, stat, top};
+use crate::live::{serve, set, stat, top};
 use crate::refusal::{EXIT_REFUSED, Refusal};
 use crate::trace::{advise, simulate};
 
@@ -59,6 +59,7 @@ fn carry_out(command: Command) -> Result<(), Refusal> {
         Command::Run(run) => Err(run::run(&run)),
         Command::Doctor(doctor) => doctor::doctor(&doctor),
         Command::Stat(stat) => stat::stat(&stat),
+        Command::Set(set) => set::set(&set),
         Command::Top(top) => top::top(&top),
         Command::Serve(serve) => serve::serve(&serve),
         Command::Simulate(of) => simulate::simulate(&of),

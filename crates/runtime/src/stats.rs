@@ -15,6 +15,7 @@ pub mod report;
 #[doc(hidden)]
 pub mod table;
 pub(crate) mod trace_recorder;
+pub(crate) mod wish;
 
 use core::mem::offset_of;
 

@@ -5,7 +5,7 @@ mod scene;
 use std::fs::{self, File};
 use std::time::Duration;
 
-use deepheap::internal::stats_page::{HeapMapCopy, StatsPage};
+use deepheap::internal::stats_page::{HeapMapCopy, Request, StatsPage};
 use scene::memory::{Collection, PAGE, seed};
 use scene::play;
 use scene::process::ticks;
@@ -24,7 +24,7 @@ fn stats_file() -> File {
 
 /// Asks for a map newer than `edition`, and waits for it.
 fn map_after(file: &File, edition: u64) -> HeapMapCopy {
-    StatsPage::ask(file, true).expect("ask");
+    StatsPage::ask(file, Request::Map).expect("ask");
     for _ in 0..500 {
         std::thread::sleep(Duration::from_millis(10));
         let map = StatsPage::read_copy(file, 0).expect("a page").heap_map().read();
@@ -75,7 +75,7 @@ fn a_map_tells_where_the_pages_are_and_costs_nothing_unless_asked_for() {
         let until = std::time::Instant::now() + Duration::from_secs(1);
         let mut asked = 0;
         while std::time::Instant::now() < until {
-            StatsPage::ask(&file, true).expect("ask");
+            StatsPage::ask(&file, Request::Map).expect("ask");
             std::thread::sleep(Duration::from_micros(500));
             asked += 1;
         }

@@ -12,7 +12,7 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use deepheap::internal::stats_page::{STATS_PAGE_NAME, StatsPage};
+use deepheap::internal::stats_page::{Request, STATS_PAGE_NAME, StatsPage};
 
 /// A process, by its id and, against reuse of ids, the time it started.
 pub struct Process {
@@ -64,8 +64,29 @@ impl Process {
         let Some(link) = link.as_deref() else { return };
         if let Ok(file) = File::options().read(true).write(true).open(link) {
             // It may have closed it, or have ended: then the next look tells.
-            let _ = StatsPage::ask(&file, for_map);
+            let what = if for_map { Request::Map } else { Request::Gauges };
+            let _ = StatsPage::ask(&file, what);
         }
+    }
+
+    /// Wishes that it uses no more than so much RAM, not 0, from now on. Its gauges tell when it
+    /// has taken that over. `page` comes before.
+    ///
+    /// # Errors
+    /// In words: why it cannot be told.
+    pub fn wish_budget(&self, bytes: u64) -> Result<(), String> {
+        let (pid, name) = (self.pid, &self.name);
+        let link = self.link.borrow();
+        let link = link.as_deref().ok_or_else(|| {
+            format!(
+                "process {pid} ({name}) has closed the file of its statistics, through which it \
+                 would be told: its budget stays as it is"
+            )
+        })?;
+        let opened = File::options().read(true).write(true).open(link);
+        opened.and_then(|file| StatsPage::ask(&file, Request::Budget(bytes))).map_err(|error| {
+            format!("process {pid} ({name}) cannot be told ({error}): run this as its user")
+        })
     }
 
     /// A copy of its statistics as of now.

@@ -62,7 +62,7 @@ pub fn stat(arguments: &Stat) -> Result<(), Refusal> {
 }
 
 /// The process with this id, or the only one of this name.
-fn find(asked: &str) -> Result<Process, Refusal> {
+pub(crate) fn find(asked: &str) -> Result<Process, Refusal> {
     if let Ok(pid) = asked.parse() {
         return Process::find(pid).map_err(Refusal::missing);
     }

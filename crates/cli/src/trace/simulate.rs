@@ -93,7 +93,7 @@ pub fn open(file: &Path) -> Result<(Trace, Simulation), Refusal> {
     Ok((trace, simulation))
 }
 
-fn ram(size: &str) -> Result<u64, Refusal> {
+pub(crate) fn ram(size: &str) -> Result<u64, Refusal> {
     parse_size(size).map_err(|error| Refusal::new(format!("in --ram: {error}")))
 }
 

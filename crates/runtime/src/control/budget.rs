@@ -11,6 +11,7 @@ use deepheap_policy::more_ram::{self, Better, Waited};
 use deepheap_store::{BUFFERS_MIN, Options as StoreOptions, RING_BYTES};
 use deepheap_sys::threads::thread;
 
+use crate::control::ceiling;
 use crate::number;
 use crate::runtime::{GRANT_BLOCKS, Runtime};
 use crate::settings::config::{Config, SEGMENT_DEFAULT_BYTES, halved};
@@ -47,7 +48,9 @@ const SEGMENTS_LEAST: u64 = 128;
 /// Pages that stay plain: as many as fit in RAM, or only a few where what is not needed is
 /// to leave, which what is plain cannot.
 pub(crate) fn most_plain_pages(runtime: &Runtime, is_refused: bool) -> usize {
-    let fits = plain_pages(runtime);
+    // Where the heap cannot be managed a wish for less would only have allocations fail.
+    let wished = ceiling::wished(runtime).filter(|_| !is_refused);
+    let fits = plain_pages_of(runtime, wished.unwrap_or(runtime.ram()));
     match runtime.config.is_managed_early() {
         true if !is_refused => fits.min(PLAIN_UNDER_BOUND_BYTES / PAGE),
         _ => fits,
@@ -56,7 +59,11 @@ pub(crate) fn most_plain_pages(runtime: &Runtime, is_refused: bool) -> usize {
 
 /// Pages that fit in RAM together with what managing them would add.
 pub(crate) fn plain_pages(runtime: &Runtime) -> usize {
-    let budget = runtime.ram();
+    plain_pages_of(runtime, runtime.ram())
+}
+
+/// As `plain_pages`, of this budget.
+fn plain_pages_of(runtime: &Runtime, budget: usize) -> usize {
     // One more for the collector, which reads a segment at a time.
     let store = (segment_buffers(&runtime.config) + 1) * runtime.config.segment_bytes as usize
         + rings(&runtime.config) * RING_BYTES as usize
@@ -83,9 +90,10 @@ fn ram_that_holds_all(runtime: &Runtime) -> Option<u64> {
 }
 
 /// The budget with which the program would wait clearly less, by its waits so far or lately, if one
-/// is known. Under a bound on stalls, and in a pool, the budget of now is not what it was given.
+/// is known. Under a bound on stalls, in a pool, and after a wish for another one, the budget of
+/// now is not what it was given.
 pub(crate) fn better(runtime: &Runtime, waited: &Waited) -> Option<Better> {
-    match runtime.config.is_managed_early() {
+    match runtime.config.is_managed_early() || ceiling::wished(runtime).is_some() {
         true => None,
         false => more_ram::better(runtime.ram() as u64, ram_that_holds_all(runtime), waited),
     }

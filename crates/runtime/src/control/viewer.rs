@@ -1,4 +1,5 @@
-//! Viewer: the worker that tells other processes, when they ask, what cannot be told all the time.
+//! Viewer: the worker that tells other processes, when they ask, what cannot be told all the time,
+//! and hears what budget they wish.
 //!
 //! Guarantees: it sleeps until a viewer asks, and answers `PAUSE` apart at most; a map looks at
 //! `LOOKS` pages of a cell at most, however large the heap is.
@@ -11,6 +12,7 @@ use deepheap_heap::PAGES_PER_SPAN;
 use deepheap_pager::Pager;
 use deepheap_sys::threads::thread;
 
+use crate::control::ceiling;
 use crate::runtime::Runtime;
 use crate::stats::observe::publish_gauges;
 
@@ -25,6 +27,10 @@ pub(crate) fn viewer(runtime: &'static Runtime, pager: &'static Pager) {
     let mut answered = 0;
     while !pager.workers.have_ended() {
         answered = map.wait_for_request(answered);
+        if ceiling::wished(runtime).is_some() {
+            // A wish is the evictor's to follow, as long as somebody looks whether it has.
+            pager.workers.wake_evictor();
+        }
         publish_gauges(runtime);
         if map.take_wish() {
             let pages = runtime.heap.spans_end() * PAGES_PER_SPAN;

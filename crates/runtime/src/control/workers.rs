@@ -5,6 +5,7 @@
 //! | evictor | pages out of the page buffer before faults wait; unused staging and stacks, too |
 //! | | the least RAM that holds a bound on stalls, if there is one (`least_ram`) |
 //! | | its share of a pool's RAM, if it is in one (`pool_share`) |
+//! | | the budget that another process wishes (`ceiling`) |
 //! | | what nobody needs goes back when a fault finds no room in the store (`relief`) |
 //! | helpers | the same pages: up to half as many as processors, started when they are needed |
 //! | writer | sealed segments to the device |
@@ -31,6 +32,7 @@ use deepheap_sys::process::clock;
 use deepheap_sys::say;
 use deepheap_sys::threads::{thread, tls};
 
+use crate::control::ceiling;
 use crate::control::least_ram::LeastRam;
 use crate::control::pool_share::PoolShare;
 use crate::control::thrashing::Watch;
@@ -234,7 +236,7 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
         if !border_moves {
             say_overrun(pager);
         }
-        if bounds.pause().is_some() {
+        if bounds.pause().is_some() || ceiling::wished(runtime).is_some() {
             pager.trim_cache(&mut moves);
         }
         while pager.trim_table(&mut moves) && !pager.workers.have_ended() {
@@ -317,6 +319,7 @@ impl Bounds {
         if let Some(pool) = &mut self.pool {
             pool.hold(runtime, pager);
         }
+        ceiling::hold(runtime, pager);
         if let Some(tier) = &mut self.tier {
             tier.hold(runtime, pager);
         }

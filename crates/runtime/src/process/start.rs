@@ -126,6 +126,9 @@ fn start(mut config: Config, held: &Guard<'static, ()>) -> Result<&'static Runti
     let child_folders = folders_of_children(&config);
     let runtime = Runtime::new(config, child_folders).map_err(InitError::Resources)?;
     let runtime: &'static Runtime = Box::leak(Box::new(runtime));
+    if runtime.config.is_managed_early() {
+        runtime.stats.wish().refuse();
+    }
     publish_gauges(runtime);
     runtime.publish(held);
     if is_first_process(runtime) {

@@ -19,7 +19,7 @@ use deepheap_sys::threads::lock::Guard;
 use deepheap_sys::threads::signals::Blocked;
 
 use crate::control::stall_share::{Mark, StallShare, Times};
-use crate::control::{budget, pool};
+use crate::control::{budget, ceiling, pool};
 use crate::number;
 use crate::runtime::{Inside, Runtime, is_durable_open, running, try_hold_durable};
 use crate::settings::config::Config;
@@ -128,10 +128,11 @@ pub(crate) fn waited(runtime: &Runtime, pager: &Pager) -> Waited {
     }
 }
 
-/// The part of the budget that may be used now: less than all under a bound on stalls, or in a
-/// pool.
+/// The part of the budget that may be used now: less than all under a bound on stalls, in a pool,
+/// or once a wish for less has been taken over.
 fn present_ram(runtime: &Runtime) -> usize {
-    match runtime.pager().filter(|_| runtime.config.is_managed_early()) {
+    let may_differ = runtime.config.is_managed_early() || ceiling::wished(runtime).is_some();
+    match runtime.pager().filter(|_| may_differ) {
         Some(pager) => pager.usage().budget + runtime.process.lent.load(Ordering::Relaxed),
         None => runtime.config.ram as usize,
     }

@@ -28,6 +28,7 @@ pub use crate::stats::heap_map::{HeapMap, HeapMapCopy};
 use crate::stats::histogram::AtomicHistogram;
 pub use crate::stats::histogram::Histogram;
 use crate::stats::longest_waits::LongestWaits;
+pub use crate::stats::wish::Wish;
 use crate::stats::{FaultKind, Latency, Number, STATS_VERSION, Stats};
 
 /// Name of the memfd; `/proc/PID/fd/N` of a running deepheap links to `/memfd:deepheap-stats`.
@@ -35,7 +36,7 @@ pub const STATS_PAGE_NAME: &CStr = c"deepheap-stats";
 /// The page's first bytes.
 const MAGIC: u64 = u64::from_le_bytes(*b"dh-stats");
 /// Counts up when the page's layout changes and that of `Stats` does not.
-const LAYOUT: u32 = 0;
+const LAYOUT: u32 = 1;
 /// Version of the page.
 const PAGE_VERSION: u32 = STATS_VERSION * 100 + LAYOUT;
 /// Number of shards; a caller's index is taken modulo this.
@@ -46,6 +47,17 @@ const NAME_BYTES: usize = 48;
 pub const FAULTS_PER_SAMPLE: u64 = 16;
 /// Samples that a shard keeps.
 pub const SAMPLES: usize = 32;
+
+/// What can be asked of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// To bring the gauges up to date.
+    Gauges,
+    /// That, and a map of its heap.
+    Map,
+    /// That, and to use no more than so many bytes of RAM from now on; not 0.
+    Budget(u64),
+}
 
 /// The last samples of a shard: addresses of instructions that faulted.
 #[repr(C)]
@@ -77,6 +89,7 @@ pub struct StatsPage {
     inode: AtomicU64,
     /// CLOCK_BOOTTIME when the page was made.
     started_ns: AtomicU64,
+    wish: Wish,
     /// What the process was started as, for people; zeros behind it.
     name: [AtomicU8; NAME_BYTES],
     /// Numbers that are not counted by shards.
@@ -116,10 +129,13 @@ impl StatsPage {
         // the page that names it is replaced below or the child has no statistics.
         let inherited = self.file().map(|file| unsafe { OwnDescriptor::take_back(file) });
         let name = self.name.each_ref().map(|byte| byte.load(Relaxed));
+        let wish = self.wish.copy();
         // SAFETY: the address is that of the mapping made by `create`, of the same length; the
         // fresh mapping replaces it in one step and is as valid for `&self`. The only thread of
         // a fork's child is here.
         unsafe { Self::map_new(core::ptr::from_ref(self).cast_mut(), name)? };
+        // What the parent was told holds for the child.
+        self.wish.set(wish);
         drop(inherited);
         Ok(())
     }
@@ -198,6 +214,11 @@ impl StatsPage {
     /// Whether memory is under management.
     pub fn set_managing(&self, is_managing: bool) {
         self.managing.store(is_managing.into(), Relaxed);
+    }
+
+    /// The RAM budget that another process wishes for this one.
+    pub fn wish(&self) -> &Wish {
+        &self.wish
     }
 
     /// Counts a fault that took `ns` nanoseconds.
@@ -282,12 +303,12 @@ impl StatsPage {
         &self.heap_map
     }
 
-    /// Asks the process whose page this file is to bring the gauges up to date, and if wanted to
-    /// draw a map, which later copies have. Returns at once.
+    /// Asks the process whose page this file is for something. Returns at once; later copies of the
+    /// page show it.
     ///
     /// # Errors
     /// What the kernel said; `InvalidData` for a file that somebody may make shorter.
-    pub fn ask(file: &File, for_map: bool) -> Result<()> {
+    pub fn ask(file: &File, what: Request) -> Result<()> {
         let keeps_length = memory_file::keeps_length(file.as_raw_fd());
         if !keeps_length || file.metadata()?.len() < size_of::<Self>() as u64 {
             return Err(Error::new(ErrorKind::InvalidData, "not a statistics page"));
@@ -297,7 +318,11 @@ impl StatsPage {
         // SAFETY: mapped a line above. The file is as long and cannot become shorter, so no touch
         // faults; zero bytes, and all others, are valid atomics. Nobody else knows of the mapping.
         unsafe {
-            (*page).heap_map.ask(for_map);
+            if let Request::Budget(bytes) = what {
+                // The request behind it releases it.
+                (*page).wish.set(bytes);
+            }
+            (*page).heap_map.ask(what == Request::Map);
             libc::munmap(page.cast(), size_of::<Self>());
         }
         Ok(())
