@@ -2,7 +2,7 @@
 //!
 //! Guarantees: only this file depends on the runtime's settings and fault signal (but `signals` on
 //! where signals go that come in a fault).
-//! Threads: any; `children_inherit` and `objects` before the program has threads.
+//! Threads: any; `children_inherit`, `is_quiet` and `objects` before the program has threads.
 
 use core::ffi::{CStr, c_int};
 use core::ops::RangeInclusive;
@@ -20,6 +20,11 @@ const SETTINGS: &CStr = c"DEEPHEAP_CONF";
 /// first allocation.
 pub fn children_inherit() -> bool {
     settings_on(c"children").is_none_or(|settings| settings.children)
+}
+
+/// Whether the settings want nothing said that is no error.
+pub fn is_quiet() -> bool {
+    settings_on(c"quiet").is_some_and(|settings| settings.quiet)
 }
 
 /// Sizes of the program's allocations that are to be objects.

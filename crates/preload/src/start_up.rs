@@ -6,7 +6,7 @@
 //! Threads: the dynamic linker's, alone.
 
 use crate::memory::placement;
-use crate::process::{children, fork};
+use crate::process::{children, fork, unmanaged};
 use crate::{caller, real, signals, threads};
 
 #[used]
@@ -20,6 +20,7 @@ static AT_END: extern "C" fn() = at_end;
 extern "C" fn at_start() {
     real::resolve_all();
     children::apply_setting();
+    unmanaged::prepare();
     let has_address_space = deepheap::internal::has_address_space();
     if has_address_space {
         signals::stack::reserve();

@@ -7,7 +7,7 @@
 
 use core::ffi::{CStr, c_char, c_int};
 
-use crate::process::exec::{List, environment, strings};
+use crate::process::lists::{List, environment, strings};
 use crate::real::real;
 use crate::seam;
 
@@ -42,6 +42,17 @@ pub extern "C" fn __asan_default_options() -> *const c_char {
         }
     }
     c"".as_ptr()
+}
+
+/// Whether LD_PRELOAD in an environment names this library.
+pub fn has_us(list: List) -> bool {
+    strings(list).any(|entry| {
+        // SAFETY: a C string of the environment.
+        let text = unsafe { CStr::from_ptr(entry) }.to_bytes();
+        let is_separator = |byte: &u8| *byte == b':' || *byte == b' ';
+        text.strip_prefix(VARIABLE)
+            .is_some_and(|value| value.split(is_separator).any(|item| item.ends_with(OWN_NAME)))
+    })
 }
 
 /// Takes this library out of LD_PRELOAD in an environment; false if it was not there.

@@ -13,14 +13,14 @@ use crate::buffers::guarded::Outcome;
 use crate::calls::calls;
 use crate::calls::variadic::{VaList, variadic};
 use crate::memory::plain;
+use crate::process::lists::{List, environment, strings};
+use crate::process::unmanaged::tell_if_static;
 
 /// How often an exec that meets evicted pages is made again.
 const ATTEMPTS: usize = 8;
 /// Arguments of the `execl` forms that fit the stack.
 const SHORT_LIST: usize = 256;
 
-/// A null-terminated array of strings.
-pub type List = *const Text;
 /// A C string that is not pinned.
 type Text = *const c_char;
 
@@ -31,20 +31,6 @@ pub fn touch_text(text: *const c_char) {
         let len = unsafe { libc::strlen(text) } + 1;
         deepheap::internal::touch(text as usize, len);
     }
-}
-
-/// The strings of a list, which may be null.
-pub fn strings(list: List) -> impl Iterator<Item = *const c_char> {
-    let mut next = list;
-    core::iter::from_fn(move || {
-        if next.is_null() {
-            return None;
-        }
-        // SAFETY: the program's own null-terminated array of C strings.
-        let text = unsafe { *next };
-        next = next.wrapping_add(1);
-        (!text.is_null()).then_some(text)
-    })
 }
 
 /// Calls `visit` for every string of a list, then for the list itself.
@@ -81,22 +67,23 @@ pub fn attempt(path: *const c_char, lists: &[List], call: impl Fn() -> c_int) ->
     outcome
 }
 
-/// The environment of this process.
-pub fn environment() -> List {
-    unsafe extern "C" {
-        static environ: List;
-    }
-    // SAFETY: libc's own variable, read once.
-    unsafe { environ }
-}
-
 calls! {
-    fn execve, execvpe(path: *const c_char, arguments: List, environment: List) -> c_int
-        = by(|real| attempt(path, &[arguments, environment], || {
-            real(path, arguments, environment)
-        }));
-    fn execv, execvp(path: *const c_char, arguments: List) -> c_int
-        = by(|real| attempt(path, &[arguments, environment()], || real(path, arguments)));
+    fn execve(path: *const c_char, arguments: List, environment: List) -> c_int = by(|real| {
+        tell_if_static(path, environment, false);
+        attempt(path, &[arguments, environment], || real(path, arguments, environment))
+    });
+    fn execvpe(path: *const c_char, arguments: List, environment: List) -> c_int = by(|real| {
+        tell_if_static(path, environment, true);
+        attempt(path, &[arguments, environment], || real(path, arguments, environment))
+    });
+    fn execv(path: *const c_char, arguments: List) -> c_int = by(|real| {
+        tell_if_static(path, environment(), false);
+        attempt(path, &[arguments, environment()], || real(path, arguments))
+    });
+    fn execvp(path: *const c_char, arguments: List) -> c_int = by(|real| {
+        tell_if_static(path, environment(), true);
+        attempt(path, &[arguments, environment()], || real(path, arguments))
+    });
     fn fexecve(descriptor: c_int, arguments: List, environment: List) -> c_int
         = by(|real| attempt(null(), &[arguments, environment], || {
             real(descriptor, arguments, environment)

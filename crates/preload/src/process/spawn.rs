@@ -12,7 +12,9 @@ use core::ffi::c_int;
 use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
 use crate::calls::{Argument, Opaque, Text, calls};
-use crate::process::exec::{List, each_of, environment};
+use crate::process::exec::each_of;
+use crate::process::lists::{List, environment};
+use crate::process::unmanaged::tell_if_static;
 
 /// Pins of whole lists, however long; only while something is under management.
 struct HeldLists<const N: usize>(Option<[List; N]>);
@@ -43,6 +45,8 @@ calls! {
     ) -> c_int = by(|real| {
         let _held = (child.hold(), path.hold(), actions.hold(), attributes.hold());
         let _lists = HeldLists::all([arguments, environment]);
+        // Both look the same to us: a name without a slash is one in this folder, or in PATH.
+        tell_if_static(path.0, environment, true);
         real(child, path, actions, attributes, arguments, environment)
     });
     fn system(command: Text) -> c_int = by(|real| {

@@ -202,7 +202,10 @@ pub static KEYS: [Key; 24] = [
         .does("At exit, print to stderr how it went")
         .without("no"),
     key("quiet", "yes", |config| Field::Flag(&mut config.quiet))
-        .does("Do not say so while the program mostly waits for want of RAM")
+        .does(
+            "Do not say so while the program mostly waits for want of RAM, nor that a child is \
+              statically linked",
+        )
         .without("no"),
     key("children", "no", |config| Field::Flag(&mut config.children))
         .does("Leave child processes alone (else each has a heap and a budget of its own)")
