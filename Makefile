@@ -66,7 +66,7 @@ bench-build: build ## Builds the benchmarks, the hunt and the torture; not insta
 papers-build: build ## Builds the papers' experiments, and real programs.
 	$(CARGO) build --release -p deepheap-papers
 
-test: deps fmt lint unit schedules scripts install-check python-check apps-check real-check hunt demos-short ## All of CI.
+test: deps fmt lint unit schedules scripts install-check python-check apps-check real-check containers-check hunt demos-short ## All of CI.
 
 fmt: ## Checks the formatting.
 	$(CARGO) fmt --all --check
@@ -199,6 +199,7 @@ memcached-check: apps ## Builds memcached with objects from fetched source, veri
 	scripts/memcached_check.sh
 
 containers-check: build ## Runs Redis and Python in containers of Podman; root makes their files once.
+	@scripts/deps.sh containers || true
 	scripts/containers_check.sh
 
 kernels: ## Runs the tests under other kernels of Debian, in virtual machines; takes hours.

@@ -34,17 +34,18 @@ fail() {
     echo "containers-check: $release/deepheap is missing; run \`make build\`" >&2
     exit 2
 }
-command -v podman >/dev/null || skip "podman is missing: apt-get install podman runc"
-[ -f "$profile" ] || skip "$profile is missing: apt-get install golang-github-containers-common"
+command -v podman >/dev/null || skip "podman is missing: scripts/deps.sh containers"
+[ -f "$profile" ] || skip "$profile is missing: scripts/deps.sh containers"
 [ -c /dev/userfaultfd ] || skip "this kernel has no /dev/userfaultfd (Linux 6.1 and later have)"
 
 # The root file system, made once: whole, or not there.
 if [ ! -d "$root" ]; then
     [ "$(id -u)" -eq 0 ] || skip "$root is missing: run this as root once"
-    command -v debootstrap >/dev/null || skip "debootstrap is missing: apt-get install debootstrap"
+    command -v debootstrap >/dev/null || skip "debootstrap is missing: scripts/deps.sh containers"
     mkdir -p "$folder"
     rm -rf "$root.new"
-    if ! debootstrap --variant=minbase --include=redis-server,redis-tools,python3,python3-numpy \
+    if ! timeout --kill-after=10 100 debootstrap --variant=minbase \
+        --include=redis-server,redis-tools,python3,python3-numpy \
         bookworm "$root.new" >"$folder/debootstrap.log" 2>&1; then
         tail -n 1 "$folder/debootstrap.log" >&2
         rm -rf "$root.new"
@@ -103,7 +104,8 @@ else
     grep -q -e '--device /dev/userfaultfd' "$work/said" || fail "the device is not named"
 fi
 
-# 2. The device, and the default profile: all is well, or vmsplice and its cure are named.
+# 2. The device, and the default profile: all is well, or (before Linux 6.8) vmsplice and its cure
+# are named.
 device=(--device /dev/userfaultfd)
 if ! [ -r /dev/userfaultfd ] || ! [ -w /dev/userfaultfd ]; then
     skip "this user may not open /dev/userfaultfd: sudo chmod 666 /dev/userfaultfd"
@@ -115,6 +117,7 @@ if ! contain "${device[@]}" "${image[@]}" "${doctor[@]}"; then
     security=(--security-opt "seccomp=$work/seccomp.json")
     contain "${device[@]}" "${security[@]}" "${image[@]}" "${doctor[@]}" ||
         fail "with the device and the profile:"
+    echo "containers-check: this kernel needs a profile in which vmsplice is allowed"
 fi
 grep -E '^ *(ok|warn|!|-|✓)?.*(userfaultfd|exclusive|io_uring|batched)' "$work/said" || true
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # deps.sh: installs what building, testing and the demo need; otherwise says what is missing.
 #
-#     scripts/deps.sh [real]
+#     scripts/deps.sh [real|containers]
 #
 #     real   installs the programs of `make bench-real` instead, and with pip the modules of Python
 #            that they need, into target/real-python
+#     containers   installs what `make containers-check` needs instead
 #
 # Guarantees: installs with apt-get only as root or with a sudo that asks nothing; a package that
 # is installed here does not start its service. Exit status 1 if something is still missing.
@@ -70,6 +71,16 @@ if [ "${1:-}" = real ]; then
         node:nodejs
         javac:default-jdk-headless
         spin:spin
+    )
+fi
+
+if [ "${1:-}" = containers ]; then
+    python_needs=()
+    needs=(
+        podman:podman
+        runc:runc
+        debootstrap:debootstrap
+        /usr/share/containers/seccomp.json:golang-github-containers-common
     )
 fi
 

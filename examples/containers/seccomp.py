@@ -4,9 +4,9 @@
     seccomp.py [CALL...] <PROFILE >NEW
 
 PROFILE is the engine's own: Podman's and CRI-O's is /usr/share/containers/seccomp.json, Docker's is
-profiles/seccomp/default.json of its source. Without a CALL it allows `vmsplice`, which deepheap
-cannot do without and Podman's profile refuses. Others: `userfaultfd` in place of the device,
-`process_madvise` (pages leave RAM in batches), `io_uring_setup`, `io_uring_enter` and
+profiles/seccomp/default.json of its source. Without a CALL it allows `vmsplice`, which Podman's
+refuses, and which deepheap cannot do without before Linux 6.8. Others: `userfaultfd` in place of
+the device, `process_madvise` (pages leave RAM in batches), `io_uring_setup`, `io_uring_enter` and
 `io_uring_register` (in place of the kernel's AIO).
 """
 

@@ -19,7 +19,7 @@ use deepheap_residency::staging::StagingPools;
 use deepheap_store::{BLOCK_BYTES, Store};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::padded::Padded;
-use deepheap_sys::memory::page_extractor::{BATCH_MAX, pipe_sees_stores};
+use deepheap_sys::memory::page_extractor::{BATCH_MAX, sees_stores};
 use deepheap_sys::memory::userfaultfd::{Userfaultfd, feature};
 use deepheap_sys::threads::lock::Lock;
 
@@ -128,7 +128,7 @@ impl Pager {
             None => Userfaultfd::open(),
         };
         let userfaultfd = userfaultfd.map_err(StartError::Userfaultfd)?;
-        if !pipe_sees_stores().map_err(StartError::Pipe)? {
+        if !sees_stores().map_err(StartError::Pipe)? {
             return Err(StartError::CopiesPages);
         }
         let (bytes, pages) = (options.budget_bytes, options.region_pages);

@@ -5,10 +5,15 @@ mod scene;
 
 use std::process::Command;
 
+use deepheap_sys::memory::userfaultfd::{Userfaultfd, feature};
 use scene::{Ending, Folder, finish, is_played, spawn, this_binary};
 
 /// USERFAULTFD_IOC_NEW, which asks the device /dev/userfaultfd for one.
 const DEVICE_NEW: u32 = 0xaa00;
+/// UFFDIO_MOVE, which kernels before 6.8 do not know.
+const MOVE: u32 = 0xc028_aa05;
+/// Stands for it among system calls.
+const MOVES: libc::c_long = MOVE as libc::c_long;
 
 /// Answers `errno` to these system calls, and to the device's request for a userfaultfd if that is
 /// one of them; lets all others go.
@@ -27,12 +32,14 @@ fn forbid(calls: &[libc::c_long], errno: i32) -> std::io::Result<()> {
     for call in calls {
         filter.extend([code(is, (0, 1), *call as u32), refuse]);
     }
-    if calls.contains(&libc::SYS_userfaultfd) {
+    let requests = [(libc::SYS_userfaultfd, DEVICE_NEW), (MOVES, MOVE)];
+    for (_, request) in requests.iter().filter(|(call, _)| calls.contains(call)) {
         let second_argument = core::mem::offset_of!(libc::seccomp_data, args) + 8;
         filter.extend([
+            code(load, (0, 0), 0),
             code(is, (0, 3), libc::SYS_ioctl as u32),
             code(load, (0, 0), second_argument as u32),
-            code(is, (0, 1), DEVICE_NEW),
+            code(is, (0, 1), *request),
             refuse,
         ]);
     }
@@ -74,9 +81,9 @@ fn init_tells_what_is_forbidden_and_how_to_allow_it() {
 }
 
 #[test]
-fn init_names_vmsplice_where_that_is_forbidden() {
-    let name = "init_names_vmsplice_where_that_is_forbidden";
-    let ending = under_filter(name, &[libc::SYS_vmsplice], libc::EPERM, say_refusal);
+fn init_names_vmsplice_where_that_is_forbidden_and_pages_cannot_be_moved() {
+    let name = "init_names_vmsplice_where_that_is_forbidden_and_pages_cannot_be_moved";
+    let ending = under_filter(name, &[libc::SYS_vmsplice, MOVES], libc::EPERM, say_refusal);
     assert!(ending.status.success(), "{}", ending.said);
     assert!(ending.said.contains("a seccomp filter forbids vmsplice"), "{}", ending.said);
     assert!(ending.said.contains("--security-opt seccomp=PROFILE"), "{}", ending.said);
@@ -90,17 +97,31 @@ fn say_refusal() {
     }
 }
 
-/// What Docker's profile refuses beside userfaultfd, which comes from the device there.
+/// What Podman's profile refuses beside userfaultfd, which comes from the device there. Docker's
+/// allows the first one.
+const REFUSED: [libc::c_long; 5] = [
+    libc::SYS_vmsplice,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_process_madvise,
+];
+
 #[test]
-fn without_io_uring_and_process_madvise_memory_beyond_ram_is_right() {
-    const REFUSED: &[libc::c_long] = &[
-        libc::SYS_io_uring_setup,
-        libc::SYS_io_uring_enter,
-        libc::SYS_io_uring_register,
-        libc::SYS_process_madvise,
-    ];
-    let name = "without_io_uring_and_process_madvise_memory_beyond_ram_is_right";
-    let ending = under_filter(name, REFUSED, libc::EPERM, || {
+fn under_dockers_profile_memory_beyond_ram_is_right() {
+    is_right_without("under_dockers_profile_memory_beyond_ram_is_right", &REFUSED[1..]);
+}
+
+#[test]
+fn under_podmans_profile_memory_beyond_ram_is_right() {
+    let moves = Userfaultfd::open().expect("a userfaultfd").features() & feature::MOVE != 0;
+    if moves {
+        is_right_without("under_podmans_profile_memory_beyond_ram_is_right", &REFUSED);
+    }
+}
+
+fn is_right_without(name: &str, calls: &'static [libc::c_long]) {
+    let ending = under_filter(name, calls, libc::EPERM, || {
         let config = deepheap::Config::parse("ram:16M,store:.,compress:off").expect("settings");
         deepheap::init(config).expect("a heap");
         let seed = scene::memory::seed();

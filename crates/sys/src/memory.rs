@@ -10,6 +10,7 @@ pub mod memory_file;
 pub mod own_memory;
 pub mod padded;
 pub mod page_extractor;
+pub mod page_mover;
 pub mod page_pipe;
 pub mod pagemap;
 pub mod pinned_allocator;

@@ -7,7 +7,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use deepheap_sys::PAGE;
-use deepheap_sys::memory::page_extractor::{BATCH_MAX, PageExtractor, Taken, Victim};
+use deepheap_sys::memory::page_extractor::{BATCH_MAX, PageExtractor, RANGE, Taken, Victim};
 use deepheap_sys::memory::pagemap;
 use deepheap_sys::memory::pinned_array::PinnedArray;
 use deepheap_sys::memory::userfaultfd::Userfaultfd;
@@ -82,6 +82,15 @@ fn a_page_shared_by_fork_loses_a_store_and_populate_write_cures_it() {
     });
 }
 
+/// One with a pipe, and one that moves pages, where this kernel does.
+fn extractors() -> impl Iterator<Item = PageExtractor> {
+    let moving = match PageExtractor::by_moving(BATCH_MAX) {
+        Err(deepheap_sys::Errno::ENOTSUP) => None, // before Linux 6.8
+        opened => Some(opened.unwrap()),
+    };
+    [PageExtractor::new().unwrap()].into_iter().chain(moving)
+}
+
 /// Extracts all pages of `memory` and tells what became of them and their first bytes.
 fn extract_all(
     extractor: &mut PageExtractor,
@@ -119,9 +128,9 @@ fn extract_all(
 fn extract_tells_copied_missing_and_unreadable_page_by_page() {
     let _turn = turn();
     let uffd = Userfaultfd::open().unwrap();
-    let mut extractor = PageExtractor::new().unwrap();
-    let pages = extractor.batch();
-    for may_be_shared in [false, true] {
+    let cases = extractors().zip(extractors()).map(|(one, other)| [(one, false), (other, true)]);
+    for (mut extractor, may_be_shared) in cases.flatten() {
+        let pages = extractor.batch();
         let mut memory = PinnedArray::<u8>::new(pages * PAGE).unwrap();
         let start = memory.as_ptr();
         for page in (0..pages).filter(|page| page % 3 != 0) {
@@ -152,13 +161,26 @@ fn extract_tells_copied_missing_and_unreadable_page_by_page() {
 #[test]
 fn extract_takes_shared_pages_whole_and_leaves_the_childs_alone() {
     let _turn = turn();
-    let mut extractor = PageExtractor::new().unwrap();
-    let mut memory = PinnedArray::<u8>::new(BATCH_MAX.min(extractor.batch()) * PAGE).unwrap();
-    memory.fill(9);
+    for mut extractor in extractors() {
+        let mut memory = PinnedArray::<u8>::new(BATCH_MAX.min(extractor.batch()) * PAGE).unwrap();
+        memory.fill(9);
+        with_child(|| {
+            let (taken, bytes) = extract_all(&mut extractor, &memory, true);
+            assert!(taken.iter().all(|taken| *taken == Taken::Copied));
+            assert!(bytes.iter().all(|byte| *byte == 9));
+        });
+    }
+}
+
+#[test]
+fn a_page_that_is_shared_and_not_said_to_be_is_not_moved() {
+    let _turn = turn();
+    let Some(mut extractor) = extractors().nth(1) else { return };
+    let mut memory = PinnedArray::<u8>::new(PAGE).unwrap();
+    memory[0] = 5;
     with_child(|| {
-        let (taken, bytes) = extract_all(&mut extractor, &memory, true);
-        assert!(taken.iter().all(|taken| *taken == Taken::Copied));
-        assert!(bytes.iter().all(|byte| *byte == 9));
+        let (taken, _) = extract_all(&mut extractor, &memory, false);
+        assert_eq!((taken[0], memory[0]), (Taken::Unreadable, 5));
     });
 }
 
@@ -180,15 +202,58 @@ fn extract_refuses_what_does_not_fit_and_touches_nothing() {
 #[test]
 fn extractor_works_on_in_the_child_of_a_fork() {
     let _turn = turn();
-    let mut extractor = PageExtractor::new().unwrap();
-    let before = extractor.descriptors();
-    extractor.after_fork().unwrap();
-    // SAFETY: fcntl without memory arguments: the old descriptors are closed or used again.
-    let open = before.iter().filter(|fd| unsafe { libc::fcntl(**fd, libc::F_GETFD) } >= 0).count();
-    let now = extractor.descriptors();
-    assert!(open <= now.iter().filter(|fd| before.contains(fd)).count() + 2);
-    let mut memory = PinnedArray::<u8>::new(PAGE).unwrap();
-    memory[0] = 3;
-    let (taken, bytes) = extract_all(&mut extractor, &memory, false);
-    assert_eq!((taken[0], bytes[0]), (Taken::Copied, 3));
+    for mut extractor in extractors() {
+        let before = extractor.descriptors();
+        extractor.after_fork().unwrap();
+        // SAFETY: fcntl without memory arguments: the old descriptors are closed or used again.
+        let is_open = |fd: &&i32| unsafe { libc::fcntl(**fd, libc::F_GETFD) } >= 0;
+        let open = before.iter().filter(is_open).count();
+        let now = extractor.descriptors();
+        assert!(open <= now.iter().filter(|fd| before.contains(fd)).count() + 2);
+        let mut memory = PinnedArray::<u8>::new(PAGE).unwrap();
+        memory[0] = 3;
+        let (taken, bytes) = extract_all(&mut extractor, &memory, false);
+        assert_eq!((taken[0], bytes[0]), (Taken::Copied, 3));
+    }
+}
+
+#[test]
+fn a_range_that_is_cleared_is_gone_and_what_stays_in_it_stays() {
+    const RANGE_PAGES: usize = 512;
+    let _turn = turn();
+    for mut extractor in extractors() {
+        let memory = PinnedArray::<u8>::new(2 * RANGE).unwrap();
+        let start = (memory.as_ptr() as usize).next_multiple_of(RANGE);
+        let at = |page: usize| (start + page * PAGE) as *mut u8;
+        let buffer = PinnedArray::<u8>::new(2 * PAGE).unwrap();
+        for closed in [None, Some(at(RANGE_PAGES - 1))] {
+            let victims = [0, RANGE_PAGES - 1].map(|page| Victim {
+                addr: at(page) as usize,
+                offset: 8,
+                len: 16,
+                may_be_shared: false,
+                clears_range: true,
+            });
+            let into = [0, 1].map(|page| buffer.as_ptr().wrapping_add(page * PAGE));
+            let mut taken = [Taken::Unreadable; 2];
+            // SAFETY: pages inside `memory`; one thread, no fork meanwhile.
+            unsafe {
+                for page in [0, RANGE_PAGES - 1] {
+                    at(page).add(8).write_volatile(1);
+                }
+                if let Some(page) = closed {
+                    assert_eq!(libc::mprotect(page.cast(), PAGE, libc::PROT_NONE), 0);
+                }
+                extractor.extract(&Zapper::new(), &victims, &into, &mut taken).unwrap();
+            }
+            let stays = closed.is_some();
+            assert_eq!(
+                taken,
+                [Taken::Copied, if stays { Taken::Unreadable } else { Taken::Copied }]
+            );
+            assert_eq!(buffer[0], 1);
+            assert_eq!(pagemap::is_present(at(RANGE_PAGES - 1) as usize), Ok(stays));
+            assert_eq!(pagemap::is_present(at(0) as usize), Ok(false));
+        }
+    }
 }

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use deepheap_sys::Errno;
 use deepheap_sys::memory::mapping;
-use deepheap_sys::memory::page_extractor::pipe_sees_stores;
+use deepheap_sys::memory::page_extractor::sees_stores;
 use deepheap_sys::memory::userfaultfd::{Userfaultfd, feature};
 
 use crate::settings::limits;
@@ -81,7 +81,7 @@ const USUAL_OPEN_FILES: u64 = 1024;
 
 /// The first probes, one by one: without descriptors nothing else can be probed.
 pub const PROBES: [fn() -> Finding; 5] =
-    [open_files, kernel_faults, || exclusive_pages(pipe_sees_stores()), address_space, overcommit];
+    [open_files, kernel_faults, || exclusive_pages(sees_stores()), address_space, overcommit];
 
 /// The first thing without which a program cannot run; cheap enough for every start.
 pub fn first_obstacle() -> Option<Finding> {
@@ -145,7 +145,7 @@ pub(crate) fn refused_userfaultfd(errno: Errno) -> Finding {
     no_kernel_faults(errno, Path::new("/dev/userfaultfd").exists())
 }
 
-/// The finding on what `pipe_sees_stores` has answered.
+/// The finding on what `sees_stores` has answered.
 pub(crate) fn exclusive_pages(seen: Result<bool, Errno>) -> Finding {
     const NAME: &str = "exclusive pages";
     match seen {
@@ -158,8 +158,8 @@ pub(crate) fn exclusive_pages(seen: Result<bool, Errno>) -> Finding {
         ),
         Err(Errno::EPERM | Errno::ENOSYS) => Finding::fail(
             NAME,
-            "a seccomp filter forbids vmsplice, as Podman's default profile does, and without it \
-             no page can be evicted",
+            "a seccomp filter forbids vmsplice, as Podman's default profile does, and pages cannot \
+             be moved in its place, as Linux 6.8 and later do",
             "allow vmsplice in the container's seccomp profile (podman run --security-opt \
              seccomp=PROFILE; docs/install.md says how to make one)",
         ),

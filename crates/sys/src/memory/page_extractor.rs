@@ -41,8 +41,10 @@
 //! the pages are locked in RAM (mlock2).
 //!
 //! Kernels before 5.19 do not know which anonymous pages are exclusive, and copy one at a write
-//! fault because the pipe refers to it. `pipe_sees_stores` finds that out, and such kernels are
-//! refused.
+//! fault because the pipe refers to it. `sees_stores` finds that out, and such kernels are refused.
+//!
+//! Where vmsplice is refused (Podman, CRI-O), a `page_mover` holds the pages in place of the pipe,
+//! and steps 2 and 3 are one: the argument is there.
 //!
 //! The kernel itself counts as a thread as long as it writes through the address (read(2),
 //! copy_to_user). It does not if it holds the physical page for longer (O_DIRECT reads, io_uring
@@ -50,11 +52,12 @@
 
 mod probe;
 
-pub use probe::pipe_sees_stores;
+pub use probe::sees_stores;
 
 use crate::PAGE;
 use crate::errno::{Errno, Result};
 use crate::files::own_descriptor::OwnDescriptor;
+use crate::memory::page_mover::PageMover;
 use crate::memory::pagemap;
 use crate::memory::zap::Zapper;
 use crate::raw_call::{Descriptor, raw_call};
@@ -121,11 +124,33 @@ pub enum Taken {
     Unreadable,
 }
 
-/// A pipe that holds the pages of one batch, and the lists that extraction works with.
+/// What holds the pages of one batch.
+#[derive(Debug)]
+enum Holder {
+    Pipe { reader: OwnDescriptor, writer: OwnDescriptor },
+    Mover(PageMover),
+}
+
+impl Holder {
+    /// For so many pages, or as many as are granted, which it tells.
+    fn new(wanted: usize) -> Result<(Holder, usize)> {
+        let (reader, writer, batch) = open_pipe(wanted)?;
+        match vmsplice(&writer, &[]) {
+            // As by a seccomp filter.
+            Err(Errno::EPERM | Errno::ENOSYS) => Self::by_moving(wanted),
+            _ => Ok((Holder::Pipe { reader, writer }, batch)),
+        }
+    }
+
+    fn by_moving(wanted: usize) -> Result<(Holder, usize)> {
+        Ok((Holder::Mover(PageMover::new(wanted)?), wanted))
+    }
+}
+
+/// What holds the pages of one batch, and the lists that extraction works with.
 #[derive(Debug)]
 pub struct PageExtractor {
-    reader: OwnDescriptor,
-    writer: OwnDescriptor,
+    holder: Holder,
     /// Pages that were asked for.
     wanted: usize,
     batch: usize,
@@ -148,10 +173,19 @@ impl PageExtractor {
     /// As `new`, for so many pages. The kernel grants an ordinary user 1 MiB a pipe, and 64 MiB in
     /// all his pipes (fs.pipe-max-size, fs.pipe-user-pages-soft).
     pub fn of(pages: usize) -> Result<Self> {
+        Self::with(pages, Holder::new)
+    }
+
+    /// As `of`, without a pipe: as it is where vmsplice is refused. ENOTSUP before Linux 6.8.
+    pub fn by_moving(pages: usize) -> Result<Self> {
+        Self::with(pages, Holder::by_moving)
+    }
+
+    fn with(pages: usize, open: impl Fn(usize) -> Result<(Holder, usize)>) -> Result<Self> {
         let wanted = pages.clamp(1, BATCH_MAX);
-        let (reader, writer, batch) = open_pipe(wanted)?;
-        let vector = [EMPTY; BATCH_MAX];
-        Ok(PageExtractor { reader, writer, wanted, batch, vector, spliced: [0; BATCH_MAX] })
+        let (holder, batch) = open(wanted)?;
+        let (vector, spliced) = ([EMPTY; BATCH_MAX], [0; BATCH_MAX]);
+        Ok(PageExtractor { holder, wanted, batch, vector, spliced })
     }
 
     /// Pages that one `extract` can take: 1 to 256.
@@ -161,12 +195,18 @@ impl PageExtractor {
 
     /// The descriptors it keeps open: the program must not close them.
     pub fn descriptors(&self) -> [RawFd; 2] {
-        [self.reader.as_raw_fd(), self.writer.as_raw_fd()]
+        match &self.holder {
+            Holder::Pipe { reader, writer } => [reader.as_raw_fd(), writer.as_raw_fd()],
+            Holder::Mover(mover) => [mover.as_raw_fd(); 2],
+        }
     }
 
     /// In the child of a fork: opens a new pipe, since the old one is shared with the parent.
     pub fn after_fork(&mut self) -> Result<()> {
-        (self.reader, self.writer, self.batch) = open_pipe(self.wanted)?;
+        (self.holder, self.batch) = match self.holder {
+            Holder::Pipe { .. } => Holder::new(self.wanted)?,
+            Holder::Mover(_) => Holder::by_moving(self.wanted)?,
+        };
         Ok(())
     }
 
@@ -204,14 +244,52 @@ impl PageExtractor {
             unsafe { touch(*buffer, victim.len) };
         }
         self.make_exclusive(zapper, victims, taken);
-        let spliced = self.splice(victims, taken)?;
+        let Holder::Pipe { reader, writer } = &self.holder else {
+            // SAFETY: the caller's promise.
+            unsafe { self.extract_by_moving(zapper, victims, into, taken) };
+            return Ok(());
+        };
+        let (reader, writer) = (reader.as_raw_fd(), writer.as_raw_fd());
+        let spliced = self.splice(writer, victims, taken)?;
         schedule::point(); // the program may still write
         // SAFETY: exactly the pages that the pipe holds; the caller's promise for the rest.
         unsafe { self.zap(zapper, victims, spliced, taken) };
         schedule::point();
         // SAFETY: the caller's promise on `into`.
-        unsafe { self.drain(victims, into, spliced) };
+        unsafe { self.drain(reader, victims, into, spliced) };
         Ok(())
+    }
+
+    /// Steps 2 to 4 with a page mover: the page of a victim goes to the room's page of its index.
+    ///
+    /// # Safety
+    /// As for `extract`.
+    unsafe fn extract_by_moving(
+        &mut self,
+        zapper: &Zapper,
+        victims: &[Victim],
+        into: &[*mut u8],
+        taken: &mut [Taken],
+    ) {
+        let Holder::Mover(mover) = &self.holder else { return };
+        schedule::point(); // the program may still write
+        // SAFETY: the caller's promise; the room was emptied last time.
+        unsafe { move_out(mover, victims, taken) };
+        schedule::point();
+        for (index, victim) in victims.iter().enumerate().filter(|(at, _)| is_taken(taken, *at)) {
+            let from = mover.at(index).wrapping_add(victim.offset);
+            // SAFETY: the page is in the room, and nobody else's; the rest is the caller's promise.
+            unsafe { from.copy_to_nonoverlapping(into[index], victim.len) };
+        }
+        let cleared = victims
+            .iter()
+            .filter(|victim| victim.clears_range && !stays_in(victim.range(), victims, taken))
+            .map(Victim::dropped);
+        let cleared = merge(gather(&mut self.vector, cleared));
+        let room = iovec { iov_base: mover.at(0).cast(), iov_len: victims.len() * PAGE };
+        // SAFETY: all bytes that are wanted were copied out of the room, and nothing is left in the
+        // ranges. What cannot be dropped is in the way of the next move, which says so.
+        let _ = unsafe { (zapper.zap(&[room]), zapper.zap(cleared)) };
     }
 
     /// Step 1. A victim whose sharing cannot be broken must not be spliced.
@@ -230,7 +308,7 @@ impl PageExtractor {
     }
 
     /// Step 2. Answers how many pages are in the pipe; `self.spliced` says which.
-    fn splice(&mut self, victims: &[Victim], taken: &mut [Taken]) -> Result<usize> {
+    fn splice(&mut self, writer: RawFd, victims: &[Victim], taken: &mut [Taken]) -> Result<usize> {
         let mut spliced = 0;
         let mut next = 0;
         loop {
@@ -249,7 +327,7 @@ impl PageExtractor {
             let bytes = wanted[..count].iter().map(|index| victims[usize::from(*index)].bytes());
             let ranges = gather(&mut self.vector, bytes);
             let first = usize::from(wanted[0]);
-            match vmsplice(&self.writer, ranges) {
+            match vmsplice(&writer, ranges) {
                 // Victims go in whole: the pipe has as many slots as `batch`, and a slot takes a
                 // page.
                 Ok(mut bytes) if bytes > 0 => {
@@ -296,14 +374,9 @@ impl PageExtractor {
     ) {
         let indices = self.spliced[..spliced].iter().map(|index| usize::from(*index));
         let all_spliced = spliced == victims.len();
-        // A victim that stays must not be dropped with its range.
-        let stays = |range| {
-            let left = victims.iter().zip(&*taken);
-            left.filter(|(_, taken)| **taken == Taken::Unreadable)
-                .any(|(victim, _)| victim.range() == range)
-        };
+        let stays = |range| !all_spliced && stays_in(range, victims, taken);
         let dropped = indices.clone().map(|index| match &victims[index] {
-            victim if victim.clears_range && !all_spliced && stays(victim.range()) => victim.page(),
+            victim if victim.clears_range && stays(victim.range()) => victim.page(),
             victim => victim.dropped(),
         });
         let mut ranges = gather(&mut self.vector, dropped);
@@ -330,7 +403,13 @@ impl PageExtractor {
     ///
     /// # Safety
     /// As for `extract`; the pipe holds `spliced` pages.
-    unsafe fn drain(&mut self, victims: &[Victim], into: &[*mut u8], spliced: usize) {
+    unsafe fn drain(
+        &mut self,
+        reader: RawFd,
+        victims: &[Victim],
+        into: &[*mut u8],
+        spliced: usize,
+    ) {
         // Victims that were read completely, and bytes read of the next one.
         let (mut done, mut offset) = (0, 0);
         while done < spliced {
@@ -343,7 +422,7 @@ impl PageExtractor {
                 first.iov_base = first.iov_base.wrapping_byte_add(offset);
                 first.iov_len -= offset;
             }
-            match readv(&self.reader, ranges) {
+            match readv(&reader, ranges) {
                 Ok(0) => broken("ended"),
                 Ok(bytes) => {
                     offset += bytes;
@@ -368,6 +447,42 @@ impl PageExtractor {
             }
         }
     }
+}
+
+/// Moves those that are to be taken, neighbours together; tells what became of the others.
+///
+/// # Safety
+/// As for `extract`; the room is empty.
+unsafe fn move_out(mover: &PageMover, victims: &[Victim], taken: &mut [Taken]) {
+    let (mut next, mut most) = (0, victims.len());
+    while next < victims.len() {
+        let first = victims[next].addr;
+        let follows = |at: &usize| victims[*at].addr == first + (at - next) * PAGE;
+        let run = (next..victims.len()).take(most);
+        match run.take_while(|at| is_taken(taken, *at) && follows(at)).count() {
+            0 => next += 1,
+            // SAFETY: the caller's promise.
+            pages => match unsafe { mover.take(next, first, pages) } {
+                Ok(pages) => (next, most) = (next + pages, victims.len()),
+                // They may lie in several mappings.
+                Err(_) if pages > 1 => most = 1,
+                Err(_) => {
+                    taken[next] = missing_or_unreadable(first);
+                    next += 1;
+                }
+            },
+        }
+    }
+}
+
+fn is_taken(taken: &[Taken], index: usize) -> bool {
+    taken[index] == Taken::Copied
+}
+
+/// Whether a victim stays in this range, which must not be dropped with it.
+fn stays_in(range: usize, victims: &[Victim], taken: &[Taken]) -> bool {
+    let mut all = victims.iter().zip(taken);
+    all.any(|(victim, taken)| *taken == Taken::Unreadable && victim.range() == range)
 }
 
 /// Fills `vector` with the pieces, merging adjacent ones, and answers the part it filled.
@@ -451,13 +566,13 @@ fn broken(how: &str) -> ! {
     unsafe { libc::abort() }
 }
 
-fn vmsplice(pipe: &OwnDescriptor, ranges: &[iovec]) -> Result<usize> {
+fn vmsplice(pipe: &impl AsRawFd, ranges: &[iovec]) -> Result<usize> {
     let (fd, flags) = (pipe.as_raw_fd(), libc::SPLICE_F_NONBLOCK);
     // SAFETY: the kernel reads `ranges` and takes references to pages; it writes nothing.
     unsafe { raw_call!(SYS_vmsplice, fd, ranges.as_ptr(), ranges.len(), flags) }
 }
 
-fn readv(pipe: &OwnDescriptor, ranges: &[iovec]) -> Result<usize> {
+fn readv(pipe: &impl AsRawFd, ranges: &[iovec]) -> Result<usize> {
     // SAFETY: the ranges are the buffers that `extract` was promised.
     unsafe { raw_call!(SYS_readv, pipe.as_raw_fd(), ranges.as_ptr(), ranges.len()) }
 }

@@ -14,6 +14,7 @@ const API: u64 = 0xAA;
 const IOCTL_API: libc::c_ulong = 0xc018_aa3f;
 const IOCTL_REGISTER: libc::c_ulong = 0xc020_aa00;
 const IOCTL_COPY: libc::c_ulong = 0xc028_aa03;
+const IOCTL_MOVE: libc::c_ulong = 0xc028_aa05;
 const IOCTL_WRITEPROTECT: libc::c_ulong = 0xc018_aa06;
 const IOCTL_CONTINUE: libc::c_ulong = 0xc020_aa07;
 const IOCTL_DEVICE_NEW: libc::c_ulong = 0xaa00;
@@ -23,6 +24,7 @@ const REGISTER_MODE_MISSING: u64 = 1;
 const REGISTER_MODE_PROTECTED: u64 = 2;
 const REGISTER_MODE_MINOR: u64 = 4;
 const COPY_MODE_DONTWAKE: u64 = 1;
+const MOVE_MODE_DONTWAKE: u64 = 1;
 const CONTINUE_MODE_DONTWAKE: u64 = 1;
 const PROTECT_MODE_ON: u64 = 1;
 const PROTECT_MODE_DONTWAKE: u64 = 2;
@@ -105,6 +107,16 @@ struct ContinueArgument {
 }
 
 const _: () = assert!(size_of::<CopyArgument>() == 40 && size_of::<RegisterArgument>() == 32);
+
+#[repr(C)]
+struct MoveArgument {
+    dst: u64,
+    src: u64,
+    len: u64,
+    mode: u64,
+    /// Out: bytes moved, or a negative errno.
+    moved: i64,
+}
 
 /// How a copy ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -230,6 +242,27 @@ impl Userfaultfd {
                 (Err(Errno::EEXIST), _) => return Ok(Copy::Exists),
                 (Err(errno), _) => return Err(errno),
                 (Ok(()), _) => return Ok(Copy::Done),
+            }
+        }
+    }
+
+    /// Takes `len` bytes (whole pages) of private memory from `src` to `dst`: the physical pages
+    /// themselves, the first ones of them if not all. Answers how many bytes. When it returns no
+    /// thread has `src` in its TLB. Errors are those of the first page: ENOENT, it is missing;
+    /// EBUSY, it is shared or pinned; EINVAL, it may not be written, or is locked, or another
+    /// mapping begins before `len`.
+    ///
+    /// # Safety
+    /// `dst` is registered memory of the caller's, and missing; `src` is the caller's to take.
+    pub unsafe fn take(&self, dst: usize, src: usize, len: usize) -> Result<usize> {
+        loop {
+            let (dst, src, len) = (dst as u64, src as u64, len as u64);
+            let mut argument = MoveArgument { dst, src, len, mode: MOVE_MODE_DONTWAKE, moved: 0 };
+            match (ioctl(&self.fd, IOCTL_MOVE, &mut argument), argument.moved) {
+                (Ok(()), _) => return Ok(len as usize),
+                (Err(_), 1..) => return Ok(argument.moved as usize),
+                (Err(Errno::EAGAIN), _) => let_it_change(),
+                (Err(errno), _) => return Err(errno),
             }
         }
     }
