@@ -47,7 +47,7 @@ GUARD_OPTIONS ?=
 .DEFAULT_GOAL := help
 .PHONY: help deps build bench-build papers-build test fmt lint unit scripts install-check schedules \
 	hunt maps-hunt torture demo demo-short demo-durable demo-durable-short demo-cache demo-cache-short demos-short wheel \
-	deb release python-check numpy-check bench bench-objects bench-papers bench-flashvm bench-flashmap \
+	deb release python-check recipes-check numpy-check bench bench-objects bench-papers bench-flashvm bench-flashmap \
 	bench-hybridswap bench-durable guard book bench-real real-check real-deps apps apps-check \
 	memcached-check containers-check kernels conformance install uninstall clean
 
@@ -112,6 +112,9 @@ release: build ## Builds all that a release consists of into dist/, with checksu
 
 python-check: build ## Builds the Python package, installs it below target/, runs its tests.
 	scripts/python.sh check
+
+recipes-check: build ## Runs the recipes of docs/recipes.md, small: the same answers as without deepheap.
+	scripts/recipes.py check
 
 numpy-check: build ## Runs NumPy's own tests with all arrays on deepheap and without: the same results.
 	scripts/python.sh numpy
