@@ -42,7 +42,7 @@ const ROOMS: [&str; 6] = [
 /// Crates that do so outside of handlers of signals, or under `Inside`.
 const ABOVE: [&str; 2] = ["crates/durable/src/", "crates/runtime/src/"];
 /// Files that use `std` under `Inside`, or that only commands call.
-const INSIDE: [&str; 10] = [
+const INSIDE: [&str; 11] = [
     "crates/durable/src/heap_file.rs",
     "crates/durable/src/location.rs",
     "crates/maps/src/log/create.rs",
@@ -51,6 +51,7 @@ const INSIDE: [&str; 10] = [
     "crates/runtime/src/stats/observe.rs",
     "crates/runtime/src/settings/obstacles.rs",
     "crates/runtime/src/stats/page.rs",
+    "crates/runtime/src/stats/profile.rs",
     "crates/runtime/src/settings/store_location.rs",
     "crates/sys/src/threads/rendezvous_list.rs",
 ];

@@ -39,6 +39,8 @@ pub enum Command {
     Top(Top),
     /// Show one process or all of them as a local web page, with metrics for OpenMetrics
     Serve(Serve),
+    /// Show where a program waits for memory: the functions whose accesses fault, by time waited
+    Profile(Box<Profile>),
     /// Play a trace with other RAM or policies: misses, bytes written, time, life of the device
     Simulate(Simulate),
     /// Say how much RAM a traced program needs: slowdown and life of the device by RAM
@@ -435,6 +437,45 @@ pub struct Serve {
     /// Seconds between two looks
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub every: f64,
+}
+
+const PROFILE_NOTES: &str = "\
+It runs the program as `deepheap run` does, and its children, with the same options, and tells on
+stderr where they waited in faults: for which part of that time in a function itself (own), and in
+it and what it calls (total). Of a process that runs under deepheap already it tells on stdout.
+
+One fault in some is noted with its stack: the one with which a thread has waited for 0.25 ms since
+the last, and less often from time to time. The stack is read by the tables for exceptions (DWARF)
+that compilers write, or by frame pointers. It ends where it is deeper than 16 KiB. Functions have
+names as far as a file has symbols; of others it says where they begin. Files of other functions:
+/tmp/perf-PID.map, as `python3 -X perf` (from 3.12 on), Java and Node write it.
+
+Not in it are waits in system calls on memory that is not in RAM, and those for maps.
+
+Examples:
+  deepheap profile --ram 256M -o flame.svg -- python3 -X perf train.py
+  deepheap profile -o stacks.folded -o stacks.json --ram 1G ./program
+  deepheap profile --seconds 30 -o flame.svg $(pgrep redis)";
+
+/// `deepheap profile`.
+#[derive(Args)]
+#[command(override_usage = "deepheap profile [OPTIONS] [--] PROGRAM [ARGUMENTS]...\n       \
+                            deepheap profile [OPTIONS] PID")]
+#[command(after_help = PROFILE_NOTES)]
+pub struct Profile {
+    /// Write the stacks, too: NAME.svg as a flame graph, NAME.json for speedscope.app, others as
+    /// folded stacks; may be given more than once
+    #[arg(short, long, value_name = "FILE", value_parser = any_path())]
+    pub output: Vec<PathBuf>,
+    /// Look at a process for so long, if it and nobody ends it before [default: 10]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub seconds: Option<f64>,
+    /// What is given of the settings
+    #[command(flatten)]
+    pub settings: Settings,
+    /// A process, by its id, or the program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
 }
 
 fn socket_address(text: &str) -> Result<SocketAddr, String> {

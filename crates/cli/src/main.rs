@@ -1,4 +1,4 @@
-//! The deepheap command: run, doctor, stat, set, top, serve, simulate, advise, maps, inspect, fsck,
+//! The deepheap command: run, doctor, stat, set, top, serve, profile, simulate, advise, maps, inspect, fsck,
 //! rollback, rm-snapshot, compact, completions, man.
 //!
 //! Guarantees: every failure is one message on stderr that says what is wrong and what to do;
@@ -12,6 +12,7 @@ mod files;
 mod launch;
 mod live;
 mod manual;
+mod profile;
 mod random;
 mod refusal;
 mod trace;
@@ -62,6 +63,7 @@ fn carry_out(command: Command) -> Result<(), Refusal> {
         Command::Set(set) => set::set(&set),
         Command::Top(top) => top::top(&top),
         Command::Serve(serve) => serve::serve(&serve),
+        Command::Profile(of) => profile::profile(&of),
         Command::Simulate(of) => simulate::simulate(&of),
         Command::Advise(of) => advise::advise(&of),
         Command::Maps => maps::maps(),

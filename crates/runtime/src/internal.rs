@@ -34,4 +34,4 @@ pub use crate::settings::{machine, obstacles, store_location};
 pub use crate::stats::observe::{
     FIRST_PROCESS_VARIABLE, append_json, exit_summary, note_unmanaged,
 };
-pub use crate::stats::{page as stats_page, report as stats_report, table as stats_table};
+pub use crate::stats::{page as stats_page, profile, report as stats_report, table as stats_table};

@@ -36,6 +36,7 @@ use crate::process::parent::Parent;
 use crate::process::provision::Provision;
 use crate::settings::config::{Config, OPEN_MAX};
 use crate::stats::page::StatsPage;
+use crate::stats::profile;
 use crate::stats::trace_recorder::TraceRecorder;
 
 /// Address space of the heap: the widest that 30 bits of page number can name.
@@ -250,6 +251,7 @@ impl Runtime {
         let stats = StatsPage::create()
             .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::ENOMEM)))?;
         let runtime = Self::in_region(config, stats, (region_base, REGION_BYTES), None)?;
+        profile::learn_number();
         let (first, parent) = (std::process::id(), Parent::of_environment());
         let process = OfProcess { child_folders, first, parent, ..OfProcess::default() };
         Ok(Runtime { process, ..runtime })

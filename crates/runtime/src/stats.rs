@@ -11,6 +11,8 @@ pub(crate) mod observe;
 #[doc(hidden)]
 pub mod page;
 #[doc(hidden)]
+pub mod profile;
+#[doc(hidden)]
 pub mod report;
 #[doc(hidden)]
 pub mod table;

@@ -69,22 +69,22 @@ impl Process {
         }
     }
 
-    /// Wishes that it uses no more than so much RAM, not 0, from now on. Its gauges tell when it
-    /// has taken that over. `page` comes before.
+    /// Asks it for more than to tell something: a budget, which its gauges tell when it has taken
+    /// it over, or to be profiled. `page` comes before.
     ///
     /// # Errors
     /// In words: why it cannot be told.
-    pub fn wish_budget(&self, bytes: u64) -> Result<(), String> {
+    pub fn wish(&self, what: Request) -> Result<(), String> {
         let (pid, name) = (self.pid, &self.name);
         let link = self.link.borrow();
         let link = link.as_deref().ok_or_else(|| {
             format!(
                 "process {pid} ({name}) has closed the file of its statistics, through which it \
-                 would be told: its budget stays as it is"
+                 would be told: nothing changes"
             )
         })?;
         let opened = File::options().read(true).write(true).open(link);
-        opened.and_then(|file| StatsPage::ask(&file, Request::Budget(bytes))).map_err(|error| {
+        opened.and_then(|file| StatsPage::ask(&file, what)).map_err(|error| {
             format!("process {pid} ({name}) cannot be told ({error}): run this as its user")
         })
     }

@@ -91,6 +91,15 @@ pub fn headers(file: &File, header: &[u8], at: [usize; 3]) -> Option<Vec<Vec<u8>
     Some(all.chunks_exact(size.max(1)).map(<[u8]>::to_vec).collect())
 }
 
+/// The address of what is at an offset of a file with these parts.
+pub fn address_at(parts: &[Part], offset: u64) -> Option<u64> {
+    let holds = |part: &&Part| {
+        part.kind == PT_LOAD && offset.checked_sub(part.offset).is_some_and(|at| at < part.len)
+    };
+    let part = parts.iter().find(holds)?;
+    part.address.checked_add(offset - part.offset)
+}
+
 /// The names of the symbols that the dynamic linker binds.
 fn symbol_names(file: &File, parts: &[Part]) -> Option<Vec<u8>> {
     let dynamic = parts.iter().find(|part| part.kind == PT_DYNAMIC)?;

@@ -72,9 +72,14 @@ impl Waiting {
         Ok(Waiting { letter_box, name })
     }
 
-    /// Has a child become the program, waits for its end, and tells how it went. Returns if there
-    /// is no child, or with the exit status of the program.
-    pub fn run(self, config: &Config, becomes: impl FnOnce() -> Refusal) -> Refusal {
+    /// Has a child become the program, waits for its end, and tells how it went, and then what
+    /// `tells` tells. Returns if there is no child, or with the exit status of the program.
+    pub fn run(
+        self,
+        config: &Config,
+        becomes: impl FnOnce() -> Refusal,
+        tells: impl FnOnce(),
+    ) -> Refusal {
         let found = Signals::hold();
         let parent = std::process::id();
         // SAFETY: this process has one thread.
@@ -95,11 +100,11 @@ impl Waiting {
                 refusal.print();
                 exit(refusal.status.into())
             }
-            child => self.tell(config, child),
+            child => self.tell(config, child, tells),
         }
     }
 
-    fn tell(self, config: &Config, child: libc::pid_t) -> Refusal {
+    fn tell(self, config: &Config, child: libc::pid_t, tells: impl FnOnce()) -> Refusal {
         leave_all_but(self.letter_box.as_raw_fd());
         let mut watch = Watch { child, seen: Vec::new(), ended: Vec::new() };
         let end = match watch.wait(&self.letter_box) {
@@ -116,6 +121,7 @@ impl Waiting {
             // Nothing can be done if stderr is closed.
             let _ = stderr().write_all(text(&mut watch.ended).as_bytes());
         }
+        tells();
         match end {
             End::Status(status) => Refusal::with_status(status, ""),
             End::Signal(signal) => end_by(signal),

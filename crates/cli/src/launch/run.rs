@@ -14,10 +14,11 @@ use deepheap::Config;
 use deepheap::internal::config::SHOW_STATS_VARIABLE;
 use deepheap::internal::machine::Machine;
 use deepheap::internal::obstacles;
+use deepheap::internal::profile::PROFILE_VARIABLE;
 use deepheap::internal::store_location::{self, StoreLocation};
 use deepheap::internal::{FIRST_PROCESS_VARIABLE, PARENT_VARIABLE};
 
-use crate::arguments::Run;
+use crate::arguments::{Run, Settings};
 use crate::launch::parent::Waiting;
 use crate::launch::{image, library, program};
 use crate::random::random_text;
@@ -25,8 +26,22 @@ use crate::refusal::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal, warn};
 
 /// Becomes the program; returns only with the reason why not.
 pub fn run(arguments: &Run) -> Refusal {
-    let started = prepare(arguments).and_then(|(config, path, variables)| {
-        let tells = config.show_stats || config.stats_file.is_some();
+    start(&arguments.settings, &arguments.program, None)
+}
+
+/// What `deepheap profile` adds to a run.
+pub struct Profiled<'a> {
+    /// The value of `PROFILE_VARIABLE`.
+    pub number: OsString,
+    /// What is done when the program has ended.
+    pub tells: Box<dyn FnOnce() + 'a>,
+}
+
+/// Becomes the program, or waits for its end if there is something to tell then; returns with its
+/// exit status, or with the reason why it was not started.
+pub fn start(settings: &Settings, program: &[OsString], profiled: Option<Profiled>) -> Refusal {
+    let started = prepare(settings, &program[0]).and_then(|(config, path, variables)| {
+        let tells = config.show_stats || config.stats_file.is_some() || profiled.is_some();
         let waiting = tells.then(|| Waiting::open(&random_text()?)).transpose()?;
         Ok((config, path, variables, waiting))
     });
@@ -36,9 +51,14 @@ pub fn run(arguments: &Run) -> Refusal {
     };
     // Inside of a run that is told of, the parent of that tells.
     variables.extend(waiting.iter().map(|it| (PARENT_VARIABLE, OsString::from(&it.name))));
-    let becomes = || become_program(&path, &arguments.program, variables);
+    variables.extend(profiled.iter().map(|it| (PROFILE_VARIABLE, it.number.clone())));
+    let becomes = || become_program(&path, program, variables);
     match waiting {
-        Some(waiting) => waiting.run(&config, becomes),
+        Some(waiting) => waiting.run(&config, becomes, || {
+            if let Some(Profiled { tells, .. }) = profiled {
+                tells();
+            }
+        }),
         None => becomes(),
     }
 }
@@ -59,9 +79,9 @@ fn become_program(path: &Path, program: &[OsString], mut variables: Variables) -
 
 type Variables = Vec<(&'static str, OsString)>;
 
-fn prepare(arguments: &Run) -> Result<(Config, PathBuf, Variables), Refusal> {
-    let mut config = merged(arguments)?;
-    let path = program::find(&arguments.program[0])?;
+fn prepare(settings: &Settings, program: &OsStr) -> Result<(Config, PathBuf, Variables), Refusal> {
+    let mut config = merged(settings)?;
+    let path = program::find(program)?;
     program::check(&path)?;
     let library = library::find()?;
     if let Some(finding) = obstacles::first_obstacle() {
@@ -97,10 +117,10 @@ fn prepare(arguments: &Run) -> Result<(Config, PathBuf, Variables), Refusal> {
 }
 
 /// The options over what DEEPHEAP_CONF says.
-fn merged(arguments: &Run) -> Result<Config, Refusal> {
+fn merged(settings: &Settings) -> Result<Config, Refusal> {
     let machine = Machine::read();
     let mut config = Config::from_environment().map_err(Refusal::of)?;
-    for (key, value) in &arguments.settings.0 {
+    for (key, value) in &settings.0 {
         let refuse = |error| Refusal::new(format!("in {}: {error}", key.option()));
         config.set(machine, key.name, utf8(value)?).map_err(refuse)?;
     }
@@ -126,7 +146,7 @@ fn absolute(path: &Path) -> Result<PathBuf, Refusal> {
 }
 
 /// The file need not exist, but must be possible to write.
-fn check_output_file(file: &Path, what: &str, option: &str) -> Result<PathBuf, Refusal> {
+pub(crate) fn check_output_file(file: &Path, what: &str, option: &str) -> Result<PathBuf, Refusal> {
     let file = absolute(file)?;
     let folder = file.parent().unwrap_or(Path::new("/"));
     let shown = file.display();

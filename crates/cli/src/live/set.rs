@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use deepheap::Stats;
 use deepheap::internal::config::RAM_MIN_BYTES;
-use deepheap::internal::stats_page::StatsPage;
+use deepheap::internal::stats_page::{Request, StatsPage};
 use deepheap::internal::stats_report::bytes;
 use deepheap_tools::process::Process;
 
@@ -33,7 +33,7 @@ pub fn set(arguments: &Set) -> Result<(), Refusal> {
     let page = process.page().map_err(Refusal::missing)?;
     let before = page.snapshot();
     refuse_impossible(ram, &process, &page, &before)?;
-    process.wish_budget(ram).map_err(Refusal::missing)?;
+    process.wish(Request::Budget(ram)).map_err(Refusal::missing)?;
     let (name, pid, now) = (&process.name, process.pid(), bytes(ram));
     let was = bytes(page.wish().bytes().unwrap_or(before.budget_bytes));
     let change = format!("{name} ({pid}): RAM budget {was} -> {now}");

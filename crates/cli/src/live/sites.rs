@@ -136,15 +136,16 @@ impl Sites {
 }
 
 /// A line of `/proc/PID/maps`.
-struct Mapping<'a> {
-    start: u64,
-    end: u64,
-    offset: u64,
-    path: &'a str,
+pub(crate) struct Mapping<'a> {
+    pub start: u64,
+    pub end: u64,
+    pub offset: u64,
+    pub path: &'a str,
 }
 
 impl<'a> Mapping<'a> {
-    fn of(line: &'a str) -> Option<Mapping<'a>> {
+    /// What a line says.
+    pub fn of(line: &'a str) -> Option<Mapping<'a>> {
         let hex = |text| u64::from_str_radix(text, 16).ok();
         let mut fields = line.splitn(6, ' ');
         let (start, end) = fields.next()?.split_once('-')?;

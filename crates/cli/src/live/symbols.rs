@@ -8,7 +8,7 @@ use std::fs::File;
 
 use cpp_demangle::DemangleOptions;
 
-use crate::launch::elf::{self, PT_LOAD, Part, bytes_of, u16_at, u32_at, u64_at};
+use crate::launch::elf::{self, Part, bytes_of, u16_at, u32_at, u64_at};
 
 const SHT_SYMTAB: u32 = 2;
 const SHT_DYNSYM: u32 = 11;
@@ -35,8 +35,7 @@ impl Symbols {
         if &header[..5] != b"\x7fELF\x02" {
             return None;
         }
-        let mut segments = elf::parts(&file, &header)?;
-        segments.retain(|part| part.kind == PT_LOAD);
+        let segments = elf::parts(&file, &header)?;
         let sections = elf::headers(&file, &header, [40, 58, 60])?;
         let of_kind = |kind| sections.iter().find(|section| u32_at(section, 4) == Some(kind));
         let symbols = of_kind(SHT_SYMTAB).or_else(|| of_kind(SHT_DYNSYM))?;
@@ -53,10 +52,7 @@ impl Symbols {
 
     /// The function at an offset of the file, as its author wrote it.
     pub fn name_at(&self, offset: u64) -> Option<String> {
-        let holds =
-            |part: &&Part| offset.checked_sub(part.offset).is_some_and(|inside| inside < part.len);
-        let segment = self.segments.iter().find(holds)?;
-        let address = segment.address.checked_add(offset - segment.offset)?;
+        let address = elf::address_at(&self.segments, offset)?;
         let after = self.functions.partition_point(|(start, _, _)| *start <= address);
         let (start, length, name) = *self.functions.get(after.checked_sub(1)?)?;
         // A function in assembly often has no length.

@@ -1,5 +1,5 @@
 //! Viewer: the worker that tells other processes, when they ask, what cannot be told all the time,
-//! and hears what budget they wish.
+//! and hears what they wish.
 //!
 //! Guarantees: it sleeps until a viewer asks, and answers `PAUSE` apart at most; a map looks at
 //! `LOOKS` pages of a cell at most, however large the heap is.
@@ -15,6 +15,7 @@ use deepheap_sys::threads::thread;
 use crate::control::ceiling;
 use crate::runtime::Runtime;
 use crate::stats::observe::publish_gauges;
+use crate::stats::profile;
 
 /// Least time between two answers: viewers that ask all the time cost no more.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -31,6 +32,7 @@ pub(crate) fn viewer(runtime: &'static Runtime, pager: &'static Pager) {
             // A wish is the evictor's to follow, as long as somebody looks whether it has.
             pager.workers.wake_evictor();
         }
+        profile::follow(runtime.stats.wish().profile());
         publish_gauges(runtime);
         if map.take_wish() {
             let pages = runtime.heap.spans_end() * PAGES_PER_SPAN;

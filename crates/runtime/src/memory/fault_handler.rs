@@ -28,6 +28,7 @@ use crate::process::children::forget_dead_children;
 use crate::runtime::{running, running_at};
 use crate::stats::longest_waits::LongestWaits;
 use crate::stats::observe::count_moves;
+use crate::stats::profile;
 
 /// Blocks of the store in a MiB.
 const BLOCKS_PER_MIB: u64 = (1 << 20) / PAGE as u64;
@@ -89,6 +90,7 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
                 runtime.stats.add(shard, number!(fault_stall_ns), stall_ns);
             }
             runtime.stats.sample(shard, fault.instruction());
+            profile::note(fault, report.kind, ns);
             pager.note_fault(fault.address, &report, start_ns, ns);
             if report.ahead > 0 {
                 runtime.stats.add(shard, number!(prefetched), report.ahead.into());

@@ -39,6 +39,7 @@ use crate::runtime::{Growth, Inside, Runtime, forget_durable, hold_start, runnin
 use crate::settings::limits;
 use crate::settings::store_location::open_unnamed;
 use crate::stats::observe::forget_unmanaged;
+use crate::stats::profile;
 
 /// The locks that are held from before the fork until after it. Dropped in this order.
 struct Held {
@@ -182,6 +183,7 @@ impl RunningHeld {
             runtime.heap.reclaim_orphans(own.as_deref());
         }
         forget_unmanaged();
+        profile::become_child();
         runtime.process.parent.forget();
         kept_stderr::forget();
         // Before there are workers, which count. After `ulimit -v` in a shell nothing can be

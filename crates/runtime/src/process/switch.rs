@@ -31,6 +31,7 @@ use crate::settings::config::Config;
 use crate::settings::obstacles;
 use crate::settings::store_location::{StoreLocation, open_unnamed};
 use crate::stats::observe::is_first_process;
+use crate::stats::profile;
 
 /// Stack that the switch has. Store and pager are made there before they are moved to the heap; the
 /// program's own stack may be small, and would keep what was touched of it.
@@ -144,6 +145,7 @@ pub(crate) fn make_pager(
     }
     let stacks = handler_stacks(options.budget_bytes);
     handler_stack::limit(stacks, fault_handler::has_room_for_stack);
+    profile::begin();
     fault_signal::install(fault_handler::on_fault).map_err(StartError::Resources)?;
     runtime.heap.report_free_pages(true);
     // `durable::discard` takes that of a durable heap back.

@@ -25,6 +25,7 @@ use crate::runtime::{Inside, Runtime, is_durable_open, running, try_hold_durable
 use crate::settings::config::Config;
 use crate::stats::Stats;
 use crate::stats::page::StatsPage;
+use crate::stats::profile;
 use crate::stats::report::{bytes, stats_json, summary, verdict};
 
 /// How much of the heap may come or go before it is shown, where no worker shows it.
@@ -336,6 +337,7 @@ pub fn exit_summary() {
     if let Some(pager) = runtime.pager() {
         runtime.process.trace.end(pager);
     }
+    profile::note_modules();
     let stats = snapshot(runtime);
     let traced = runtime.config.trace_file.as_ref().filter(|_| is_first_process(runtime));
     if let (Some(path), None) = (traced, runtime.pager()) {

@@ -36,7 +36,7 @@ pub const STATS_PAGE_NAME: &CStr = c"deepheap-stats";
 /// The page's first bytes.
 const MAGIC: u64 = u64::from_le_bytes(*b"dh-stats");
 /// Counts up when the page's layout changes and that of `Stats` does not.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 /// Version of the page.
 const PAGE_VERSION: u32 = STATS_VERSION * 100 + LAYOUT;
 /// Number of shards; a caller's index is taken modulo this.
@@ -57,6 +57,8 @@ pub enum Request {
     Map,
     /// That, and to use no more than so many bytes of RAM from now on; not 0.
     Budget(u64),
+    /// That, and to be in the profile of this number; not 0.
+    Profile(u64),
 }
 
 /// The last samples of a shard: addresses of instructions that faulted.
@@ -216,7 +218,7 @@ impl StatsPage {
         self.managing.store(is_managing.into(), Relaxed);
     }
 
-    /// The RAM budget that another process wishes for this one.
+    /// What another process wishes of this one.
     pub fn wish(&self) -> &Wish {
         &self.wish
     }
@@ -318,9 +320,11 @@ impl StatsPage {
         // SAFETY: mapped a line above. The file is as long and cannot become shorter, so no touch
         // faults; zero bytes, and all others, are valid atomics. Nobody else knows of the mapping.
         unsafe {
-            if let Request::Budget(bytes) = what {
-                // The request behind it releases it.
-                (*page).wish.set(bytes);
+            // The request behind it releases it.
+            match what {
+                Request::Budget(bytes) => (*page).wish.set(bytes),
+                Request::Profile(number) => (*page).wish.set_profile(number),
+                Request::Gauges | Request::Map => {}
             }
             (*page).heap_map.ask(what == Request::Map);
             libc::munmap(page.cast(), size_of::<Self>());

@@ -1,6 +1,8 @@
-//! Wish: the RAM budget that another process has asked for, a word in the statistics page.
+//! Wish: the RAM budget, and the profile, that another process has asked for, in the statistics
+//! page.
 //!
-//! `deepheap set` writes it and wakes the viewer; `control/ceiling` decides what it means.
+//! `deepheap set` and `deepheap profile` write it and wake the viewer; `control/ceiling` decides
+//! what a budget means.
 //!
 //! Never: is trusted. Another process may write any number.
 //! Threads: any, of any process; a reader acts on what it reads at that moment.
@@ -11,9 +13,12 @@ use core::sync::atomic::Ordering::Relaxed;
 /// In the place of a wish: this process hears none.
 const NOT_HEARD: u64 = u64::MAX;
 
-/// Bytes; 0 if nobody has wished.
-#[repr(transparent)]
-pub struct Wish(AtomicU64);
+/// Numbers; 0 if nobody has wished.
+#[repr(C)]
+pub struct Wish {
+    budget_bytes: AtomicU64,
+    profile: AtomicU64,
+}
 
 impl Wish {
     /// The budget that was wished, in bytes.
@@ -28,16 +33,26 @@ impl Wish {
 
     /// The process itself: shows the others that wishes are not heard.
     pub(crate) fn refuse(&self) {
-        self.0.store(NOT_HEARD, Relaxed);
+        self.budget_bytes.store(NOT_HEARD, Relaxed);
     }
 
     /// Another process: wishes.
     pub(crate) fn set(&self, bytes: u64) {
-        self.0.store(bytes, Relaxed);
+        self.budget_bytes.store(bytes, Relaxed);
     }
 
-    /// As it stands, for the page of a child.
+    /// The profile that was wished, or 0.
+    pub(crate) fn profile(&self) -> u64 {
+        self.profile.load(Relaxed)
+    }
+
+    /// Another process: wishes this process's faults to be in it.
+    pub(crate) fn set_profile(&self, number: u64) {
+        self.profile.store(number, Relaxed);
+    }
+
+    /// The budget as it stands, for the page of a child.
     pub(crate) fn copy(&self) -> u64 {
-        self.0.load(Relaxed)
+        self.budget_bytes.load(Relaxed)
     }
 }

@@ -38,6 +38,14 @@ impl Fault {
         context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize
     }
 
+    /// The address of the instruction, the stack pointer and rbp.
+    pub fn registers(&self) -> [usize; 3] {
+        // SAFETY: as above.
+        let context = unsafe { &*self.context.cast::<ucontext_t>() };
+        [libc::REG_RIP, libc::REG_RSP, libc::REG_RBP]
+            .map(|register| context.uc_mcontext.gregs[register as usize] as usize)
+    }
+
     /// The signals that the interrupted code had blocked.
     pub fn blocked_signals(&self) -> Mask {
         // SAFETY: as above; the kernel's mask is the first 8 bytes of libc's.

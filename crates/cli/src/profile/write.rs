@@ -1,0 +1,145 @@
+//! Write: stacks as files for other tools.
+//!
+//! Guarantees: the weights of a file add up to what was waited, in nanoseconds.
+//! Threads: pure.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::profile::flame;
+use crate::profile::stacks::{Sample, Stacks};
+
+/// The content of a file of this name.
+pub fn content(stacks: &Stacks, path: &Path) -> String {
+    match extension(path) {
+        "json" => speedscope(stacks),
+        "svg" => flame::svg(stacks),
+        _ => folded(stacks),
+    }
+}
+
+/// What that is, in words.
+pub fn what(path: &Path) -> &'static str {
+    match extension(path) {
+        "json" => "a profile for speedscope.app",
+        "svg" => "a flame graph",
+        _ => "the profile as folded stacks",
+    }
+}
+
+fn extension(path: &Path) -> &str {
+    path.extension().and_then(|extension| extension.to_str()).unwrap_or_default()
+}
+
+/// A line for each stack: its functions, outermost first, and the nanoseconds waited.
+fn folded(stacks: &Stacks) -> String {
+    let mut lines: BTreeMap<String, u64> = BTreeMap::new();
+    for sample in &stacks.samples {
+        let functions = sample.frames.iter().map(|at| stacks.functions[*at].name.clone());
+        let all: Vec<String> = stacks.process(sample.pid).into_iter().chain(functions).collect();
+        // A semicolon or the end of a line within a name would be taken for the next.
+        let clean = |name: &String| name.replace([';', '\n'], ":");
+        let line = all.iter().map(clean).collect::<Vec<_>>().join(";");
+        *lines.entry(line).or_default() += sample.waited_ns;
+    }
+    lines.into_iter().map(|(stack, ns)| format!("{stack} {ns}\n")).collect()
+}
+
+/// The format of speedscope.app: a list of samples for each thread, in their order.
+fn speedscope(stacks: &Stacks) -> String {
+    let mut threads: BTreeMap<(u64, u64), Vec<&Sample>> = BTreeMap::new();
+    for sample in &stacks.samples {
+        threads.entry((sample.pid, sample.thread)).or_default().push(sample);
+    }
+    let profiles: Vec<_> = threads
+        .iter()
+        .map(|((pid, thread), samples)| {
+            let name = stacks.processes.get(pid).map_or("", |name| name);
+            let frames: Vec<_> = samples.iter().map(|sample| &sample.frames).collect();
+            let weights: Vec<_> = samples.iter().map(|sample| sample.waited_ns).collect();
+            json!({
+                "type": "sampled",
+                "name": format!("{name} ({pid}), thread {thread}"),
+                "unit": "nanoseconds",
+                "startValue": 0,
+                "endValue": weights.iter().sum::<u64>(),
+                "samples": frames,
+                "weights": weights,
+            })
+        })
+        .collect();
+    let functions = stacks.functions.iter().map(|of| json!({ "name": of.name, "file": of.file }));
+    json!({
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
+        "exporter": concat!("deepheap ", env!("CARGO_PKG_VERSION")),
+        "name": "time waited in faults",
+        "activeProfileIndex": 0,
+        "shared": { "frames": functions.collect::<Vec<_>>() },
+        "profiles": profiles,
+    })
+    .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::stacks::Function;
+
+    fn stacks() -> Stacks {
+        let function = |name: &str| Function { name: name.to_owned(), file: "f".to_owned() };
+        let sample = |pid, waited_ns, frames| Sample {
+            pid,
+            thread: pid,
+            kind: None,
+            waited_ns,
+            faults: 1,
+            frames,
+        };
+        let mut stacks = Stacks::default();
+        stacks.functions = vec![function("main"), function("a<b>; c")];
+        stacks.samples =
+            vec![sample(1, 5, vec![0, 1]), sample(1, 7, vec![0]), sample(2, 2, vec![0, 1])];
+        stacks.processes = [(1, "x".to_owned()), (2, "y".to_owned())].into();
+        stacks
+    }
+
+    #[test]
+    fn folded_lines_have_the_process_and_the_sum_of_their_samples() {
+        let mut stacks = stacks();
+        let text = content(&stacks, Path::new("out.folded"));
+        assert_eq!(text, "x (1);main 7\nx (1);main;a<b>: c 5\ny (2);main;a<b>: c 2\n");
+        stacks.processes.remove(&2);
+        stacks.samples.pop();
+        assert_eq!(content(&stacks, Path::new("out")), "main 7\nmain;a<b>: c 5\n");
+    }
+
+    #[test]
+    fn a_profile_for_speedscope_has_its_shape() {
+        let text = content(&stacks(), Path::new("out.json"));
+        let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let schema = "https://www.speedscope.app/file-format-schema.json";
+        assert_eq!(json["$schema"], schema);
+        let frames = json["shared"]["frames"].as_array().expect("frames");
+        assert_eq!(frames[1], json!({ "name": "a<b>; c", "file": "f" }));
+        let profiles = json["profiles"].as_array().expect("profiles");
+        assert_eq!(profiles.len(), 2);
+        assert_eq!(
+            profiles[0],
+            json!({
+                "type": "sampled", "name": "x (1), thread 1", "unit": "nanoseconds",
+                "startValue": 0, "endValue": 12, "samples": [[0, 1], [0]], "weights": [5, 7],
+            })
+        );
+    }
+
+    #[test]
+    fn a_flame_graph_has_names_as_text() {
+        let svg = content(&stacks(), Path::new("out.svg"));
+        assert!(svg.contains("<title>a&lt;b&gt;; c: "), "{svg}");
+        // Of the root: of both processes.
+        assert_eq!(svg.matches("<g ").count(), 7, "{svg}");
+        assert_eq!(svg.matches("<g ").count(), svg.matches("</g>").count(), "{svg}");
+    }
+}
