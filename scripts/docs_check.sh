@@ -63,11 +63,12 @@ while IFS= read -r command; do
         'deepheap advise FILE'* | 'deepheap simulate FILE'*) run "$command" ;;
         'deepheap run --'*PROGRAM) run "$command" 's/PROGRAM/.\/program/' 's/4G/64M/' ;;
         'deepheap run --ram 64M --show-stats python3 x.py') run "$command" ;;
+        'deepheap profile --ram 64M -o flame.svg -- python3 x.py') run "$command" ;;
         'deepheap run --pool night'*) run "$command" 's/8G/64M/' ;;
         # containers_check.sh runs it.
         examples/containers/seccomp.py\ *) elsewhere=$((elsewhere + 1)) ;;
         # Needs a program that runs: crates/preload/tests has it.
-        'deepheap set PID --ram 2G') elsewhere=$((elsewhere + 1)) ;;
+        'deepheap set PID --ram 2G' | 'deepheap profile --seconds 30 PID') elsewhere=$((elsewhere + 1)) ;;
         # Runs until it is ended: crates/cli/tests has it.
         'deepheap serve --all') elsewhere=$((elsewhere + 1)) ;;
         # Of docs/languages.md: run by install_check.sh.
