@@ -74,7 +74,7 @@ fn process_id(program: &[OsString]) -> Option<u32> {
 
 /// The program has ended.
 fn tell_program(shared: &Shared, outputs: &[PathBuf]) {
-    let told = shared.finish().and_then(|recorded| {
+    let told = shared.finish(|pid| pid).and_then(|recorded| {
         let (text, failures) = told(recorded, outputs);
         // Nothing can be done if stderr is closed.
         let _ = stderr().write_all(text.as_bytes());
@@ -115,7 +115,13 @@ fn of_process(
         sleep(LOOK);
     }
     wait(process, lasting);
-    let (text, failures) = told(shared.finish()?, outputs);
+    let inside = u64::from(page.pid());
+    let outside = |number: u64| match number {
+        _ if inside == u64::from(pid) => number,
+        number if number == inside => pid.into(),
+        _ => 0, // a child of it, whose number is not known
+    };
+    let (text, failures) = told(shared.finish(outside)?, outputs);
     print_out(text)?;
     failures
 }
@@ -194,18 +200,24 @@ impl Shared {
         self.open().and_then(|file| profile::joined(&file)).unwrap_or(0)
     }
 
-    /// Ends it, and takes out what is in it, with the modules that processes have by now.
-    fn finish(&self) -> Result<Recorded, Refusal> {
+    /// Ends it, and takes out what is in it, with the modules that processes have by now. A process
+    /// in a container has another number outside.
+    fn finish(&self, outside: impl Fn(u64) -> u64) -> Result<Recorded, Refusal> {
         let read = || {
             let file = self.open()?;
             profile::end(&file)?;
             let recorded = profile::read(&file)?;
-            profile::empty(file.as_raw_fd());
+            // Processes may have it mapped for long: its memory goes back now.
+            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            let (at, length) = profile::ALL_SLOTS;
+            // SAFETY: no memory arguments. The content stays if that fails: no harm is done.
+            unsafe { libc::fallocate(file.as_raw_fd(), mode, at, length) };
             Ok(recorded)
         };
         let read: Result<Recorded, Error> = read();
         let mut recorded =
             read.map_err(|error| Refusal::missing(format!("the profile cannot be read: {error}")))?;
+        recorded.samples.iter_mut().for_each(|(head, _)| head.pid = outside(head.pid));
         let heads = recorded.samples.iter().map(|(head, _)| (head.pid, head.image));
         let processes: std::collections::BTreeSet<(u64, u64)> = heads.collect();
         for (pid, image) in processes {

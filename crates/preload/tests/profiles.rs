@@ -18,9 +18,10 @@ fn deepheap(scratch: &Scratch) -> Command {
     deepheap
 }
 
-/// Profiles the program in one of its ways; what it said, and lines of folded stacks.
-fn profiled(way: &str, options: &[&str]) -> (Output, Vec<(String, u64)>) {
-    let scratch = Scratch::new(&format!("profile-{way}-{}", options.len()));
+/// Profiles the program in one of its ways, in a folder of this name; what it said, and lines of
+/// folded stacks.
+fn profiled(name: &str, way: &str, options: &[&str]) -> (Output, Vec<(String, u64)>) {
+    let scratch = Scratch::new(name);
     let options: Vec<_> = options.iter().map(AsRef::as_ref).collect();
     let program = compile_as("program", "where_it_waits.c", &options, &scratch);
     let output = deepheap(&scratch)
@@ -57,19 +58,23 @@ fn share(folded: &[(String, u64)], part: &str) -> f64 {
 
 #[test]
 fn waits_are_told_of_the_function_and_of_its_callers_without_frame_pointers_and_with() {
-    for options in [&OPTIMISED[..], &["-O2", "-fno-omit-frame-pointer", "-g0"]] {
-        let (output, folded) = profiled("plain", options);
+    let with = ["-O2", "-fno-omit-frame-pointer"];
+    for (name, options) in [("profile-without", OPTIMISED), ("profile-with", with)] {
+        let (output, folded) = profiled(name, "plain", &options);
         assert!(share(&folded, ";main;middle;touch_cold") > 0.5, "{folded:?}");
         let told = String::from_utf8_lossy(&output.stderr);
         let line = told.lines().find(|line| line.contains("touch_cold")).expect("a line of it");
         assert!(line.contains("(program)") && line.contains(" % "), "{told}");
-        assert!(told.lines().all(|line| line.len() <= 80 || line.contains(" is in ")), "{told}");
+        assert!(told.contains(" %  touch_cold < middle < main < "), "{told}");
+        // Lines of the log, and of the files, may be longer.
+        let is_short = |line: &str| line.len() <= 80 || line.starts_with("deepheap");
+        assert!(told.lines().all(is_short), "{told}");
     }
 }
 
 #[test]
 fn a_forked_child_is_told_of_beside_its_parent() {
-    let (output, folded) = profiled("plain", &OPTIMISED);
+    let (output, folded) = profiled("profile-forked", "plain", &OPTIMISED);
     let pid = String::from_utf8_lossy(&output.stdout);
     let parent = format!("program ({})", pid.split(' ').next().expect("its number"));
     let of_child = |stack: &&(String, u64)| !stack.0.starts_with(&parent);
@@ -80,20 +85,20 @@ fn a_forked_child_is_told_of_beside_its_parent() {
 
 #[test]
 fn a_stack_that_is_evicted_or_not_there_is_told_as_far_as_it_is_there() {
-    let (_, folded) = profiled("stack", &OPTIMISED);
+    let (_, folded) = profiled("profile-stack", "stack", &OPTIMISED);
     assert!(share(&folded, "touch_cold") > 0.5, "{folded:?}");
     assert!(share(&folded, "deeper;middle;touch_cold") > 0.0, "before it is evicted: {folded:?}");
-    let (_, folded) = profiled("broken", &OPTIMISED);
+    let (_, folded) = profiled("profile-broken", "broken", &OPTIMISED);
     assert!(share(&folded, "broken") > 0.1, "{folded:?}");
 }
 
 #[test]
 fn functions_made_at_run_time_have_the_names_of_their_file() {
-    let (output, folded) = profiled("made", &OPTIMISED);
+    let (output, folded) = profiled("profile-made", "made", &OPTIMISED);
     let pid = String::from_utf8_lossy(&output.stdout);
     let pid = pid.split(' ').next().expect("its number");
     std::fs::remove_file(format!("/tmp/perf-{pid}.map")).expect("the program wrote it");
-    assert!(share(&folded, ";cook;twice;middle;touch_cold") > 0.3, "{folded:?}");
+    assert!(share(&folded, ";cook;once;middle;touch_cold") > 0.3, "{folded:?}");
     let is_whole = |(stack, _): &(String, u64)| stack.contains(";main;") || !stack.contains("cook");
     assert!(folded.iter().all(is_whole), "{folded:?}");
 }

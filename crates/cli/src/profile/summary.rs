@@ -3,18 +3,20 @@
 //! Guarantees: no line is longer than 80 columns.
 //! Threads: pure.
 
-use std::collections::{BTreeSet, HashMap};
+use core::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 use deepheap::internal::stats_report::{count, duration};
 use deepheap::stats::FaultKind;
 
 use crate::profile::stacks::{Function, Stacks};
 
-/// Lines of each of the two lists.
-const LINES: usize = 10;
+/// Lines of functions, and of stacks.
+const FUNCTIONS: usize = 10;
+const STACKS: usize = 5;
 const COLUMNS: usize = 80;
-/// A function hands on if it has a part as small as this left.
-const HANDED_ON: u64 = 100;
+/// What is in front of a stack.
+const PART: usize = 10;
 /// The two shares in front of a function.
 const NUMBERS: usize = 18;
 /// What executes Python's functions.
@@ -23,6 +25,11 @@ const INTERPRETER: &str = "_PyEval_EvalFrameDefault";
 /// The summary.
 pub fn text(stacks: &Stacks) -> String {
     let waited_ns = stacks.waited_ns();
+    if stacks.samples.is_empty() && stacks.lost > 0 {
+        return "deepheap: no fault could be noted: make room in /dev/shm, and allow the system call \
+                process_vm_readv\n"
+            .to_owned();
+    }
     if stacks.samples.is_empty() {
         return "deepheap: it waited in no fault: it stayed within its RAM\n".to_owned();
     }
@@ -38,15 +45,15 @@ pub fn text(stacks: &Stacks) -> String {
     );
     let times = Times::of(stacks);
     let share = |ns: u64| format!("{:.1} %", ns as f64 * 100.0 / waited_ns.max(1) as f64);
-    let mut list = |head: &str, by: fn(&Times, usize) -> u64| {
-        text += &format!("\n     own    total  {head}\n");
-        for at in times.most(by) {
-            let (own, total) = (share(times.own_ns[at]), share(times.total_ns[at]));
-            text += &format!("{own:>8} {total:>8}  {}\n", shown(&stacks.functions[at]));
-        }
-    };
-    list("functions that waited", |times, at| times.own_ns[at]);
-    list("functions that called them, where paths part", Times::parting_ns);
+    text += "\n     own    total  function\n";
+    for at in times.most() {
+        let (own, total) = (share(times.own_ns[at]), share(times.total_ns[at]));
+        text += &format!("{own:>8} {total:>8}  {}\n", shown(&stacks.functions[at]));
+    }
+    text += "\n    part  stack, from the function that waited to those that called it\n";
+    for (ns, frames) in largest(stacks) {
+        text += &format!("{:>8}  {}\n", share(ns), path(stacks, frames));
+    }
     let is_named = |name: &str| stacks.functions.iter().any(|function| function.name == name);
     let has_python = stacks.functions.iter().any(|function| function.file.ends_with(".py"));
     if is_named(INTERPRETER) && !has_python {
@@ -72,19 +79,16 @@ fn kinds(stacks: &Stacks) -> String {
     words.into_iter().filter_map(part).collect::<Vec<_>>().join(", ")
 }
 
-/// Time by function: in it, in it and what it called, and in what took most of what it called.
+/// Time by function: in it, and in it and what it called.
 struct Times {
     own_ns: Vec<u64>,
     total_ns: Vec<u64>,
-    most_called_ns: Vec<u64>,
 }
 
 impl Times {
     fn of(stacks: &Stacks) -> Times {
         let none = vec![0; stacks.functions.len()];
-        let [own_ns, total_ns, most_called_ns] = [none.clone(), none.clone(), none];
-        let mut times = Times { own_ns, total_ns, most_called_ns };
-        let mut called_ns: HashMap<(usize, usize), u64> = HashMap::new();
+        let mut times = Times { own_ns: none.clone(), total_ns: none };
         for sample in &stacks.samples {
             if let Some(&last) = sample.frames.last() {
                 times.own_ns[last] += sample.waited_ns;
@@ -93,32 +97,50 @@ impl Times {
             for at in sample.frames.iter().collect::<BTreeSet<_>>() {
                 times.total_ns[*at] += sample.waited_ns;
             }
-            for call in sample.frames.windows(2).collect::<BTreeSet<_>>() {
-                *called_ns.entry((call[0], call[1])).or_default() += sample.waited_ns;
-            }
-        }
-        for ((caller, _), ns) in called_ns {
-            times.most_called_ns[caller] = times.most_called_ns[caller].max(ns);
         }
         times
     }
 
-    /// The time of a function and what it called, unless it only hands on: then that tells more
-    /// which it calls.
-    fn parting_ns(&self, at: usize) -> u64 {
-        let total_ns = self.total_ns[at];
-        let hands_on = self.most_called_ns[at] >= total_ns - total_ns / HANDED_ON;
-        let has_called = self.most_called_ns[at] > 0;
-        if hands_on || !has_called { 0 } else { total_ns }
-    }
-
-    /// The functions with the most by some measure, most first.
-    fn most(&self, by: fn(&Times, usize) -> u64) -> Vec<usize> {
-        let mut all: Vec<usize> = (0..self.own_ns.len()).filter(|at| by(self, *at) > 0).collect();
-        all.sort_by_key(|at| core::cmp::Reverse(by(self, *at)));
-        all.truncate(LINES);
+    /// The functions that waited most, most first.
+    fn most(&self) -> Vec<usize> {
+        let mut all: Vec<usize> =
+            (0..self.own_ns.len()).filter(|at| self.own_ns[*at] > 0).collect();
+        all.sort_by_key(|at| Reverse(self.own_ns[*at]));
+        all.truncate(FUNCTIONS);
         all
     }
+}
+
+/// The stacks in which most was waited, most first.
+fn largest(stacks: &Stacks) -> Vec<(u64, &[usize])> {
+    let mut sums: BTreeMap<&[usize], u64> = BTreeMap::new();
+    for sample in &stacks.samples {
+        *sums.entry(&sample.frames).or_default() += sample.waited_ns;
+    }
+    let mut sums: Vec<_> = sums.into_iter().map(|(frames, ns)| (ns, frames)).collect();
+    sums.sort_by_key(|(ns, _)| Reverse(*ns));
+    sums.truncate(STACKS);
+    sums
+}
+
+/// A stack, as much of it as there is room for.
+fn path(stacks: &Stacks, frames: &[usize]) -> String {
+    let room = COLUMNS - PART;
+    let mut text = String::new();
+    for at in frames.iter().rev() {
+        let name = &stacks.functions[*at].name;
+        let between = if text.is_empty() { "" } else { " < " };
+        // Some for the dots.
+        if text.chars().count() + between.len() + name.chars().count() > room - 5 {
+            text += if text.is_empty() { "" } else { " < .." };
+            break;
+        }
+        text = text + between + name;
+    }
+    if text.is_empty() {
+        text = stacks.functions[frames[frames.len() - 1]].name.chars().take(room).collect();
+    }
+    text
 }
 
 /// A function and its file, as far as there is room.

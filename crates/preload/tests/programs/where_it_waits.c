@@ -14,7 +14,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, PAGES = 12288, STACK = 1 << 20, DEEP = 150 };
+enum { PAGE = 4096, PAGES = 8192, STACK = 1 << 20, DEEP = 150 };
 
 static unsigned char *cold;
 static unsigned wrong;
@@ -39,14 +39,14 @@ __attribute__((noinline)) static void deeper(unsigned depth) {
     if (depth > 0)
         deeper(depth - 1);
     else
-        middle(2);
+        middle(1);
     wrong += frame[PAGE / 2] != (unsigned char)depth;
 }
 
 static void on_stack(void) { deeper(DEEP); }
 
-static void twice(void) {
-    middle(2);
+static void once(void) {
+    middle(1);
     __asm__ volatile("");  // nor this
 }
 
@@ -63,7 +63,7 @@ __attribute__((noinline)) static void made(void) {
     fclose(map);
     void (*cook)(void (*)(void));
     memcpy(&cook, &page, sizeof cook);
-    cook(twice);
+    cook(once);
 }
 
 // Touches pages while rsp points to memory that is not there.
@@ -87,7 +87,7 @@ int main(int argc, char **argv) {
         cold[page * PAGE] = (unsigned char)page;
     if (strcmp(argv[1], "plain") == 0) {
         pid_t child = fork();
-        middle(2);
+        middle(1);
         if (child == 0)
             _exit(wrong != 0);
         int status = 0;

@@ -13,7 +13,7 @@ use deepheap_pager::Pager;
 use deepheap_sys::threads::thread;
 
 use crate::control::ceiling;
-use crate::runtime::Runtime;
+use crate::runtime::{Inside, Runtime};
 use crate::stats::observe::publish_gauges;
 use crate::stats::profile;
 
@@ -32,7 +32,7 @@ pub(crate) fn viewer(runtime: &'static Runtime, pager: &'static Pager) {
             // A wish is the evictor's to follow, as long as somebody looks whether it has.
             pager.workers.wake_evictor();
         }
-        profile::follow(runtime.stats.wish().profile());
+        follow_profile(runtime);
         publish_gauges(runtime);
         if map.take_wish() {
             let pages = runtime.heap.spans_end() * PAGES_PER_SPAN;
@@ -43,4 +43,9 @@ pub(crate) fn viewer(runtime: &'static Runtime, pager: &'static Pager) {
         }
         thread::sleep(PAUSE);
     }
+}
+
+fn follow_profile(runtime: &Runtime) {
+    let _inside = Inside::enter();
+    profile::follow(runtime.stats.wish().profile());
 }

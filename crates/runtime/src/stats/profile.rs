@@ -20,7 +20,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
@@ -46,6 +46,8 @@ const LEVEL: u64 = 256;
 const INTERVAL_NS: u64 = 250_000;
 /// Bytes of the file; those that nobody wrote take no memory.
 const FILE_BYTES: usize = PAGE + SLOTS as usize * SLOT_BYTES;
+/// Where the slots begin in the file, and their bytes.
+pub const ALL_SLOTS: (i64, i64) = (PAGE as i64, (FILE_BYTES - PAGE) as i64);
 /// The kind of a slot that holds lines of /proc/PID/maps; those of samples are smaller.
 const MODULES: u64 = 100;
 
@@ -215,6 +217,8 @@ pub(crate) fn follow(number: u64) {
 fn join(number: u64) {
     if number != 0
         && let Err(error) = try_join(number)
+        && error.kind() != ErrorKind::NotFound
+    // it is over
     {
         say!("this process is not profiled: ", &*error.to_string());
     }
@@ -294,7 +298,8 @@ pub fn path_of(number: u64) -> PathBuf {
 /// What a profile holds.
 #[derive(Debug, Default)]
 pub struct Recorded {
-    /// Samples, in the order of their slots, with the stack from `sp` on; zeros behind.
+    /// Samples, in the order of their slots, with the stack from `sp` on, as far as
+    /// it is known.
     pub samples: Vec<(Head, Vec<u8>)>,
     /// Lines of /proc/PID/maps, by `image`.
     pub modules: Vec<(u64, String)>,
@@ -327,13 +332,6 @@ pub fn end(file: &File) -> Result<()> {
     file.write_all_at(&[0; 8], offset_of!(Control, interval_ns) as u64)
 }
 
-/// The command: gives the memory of the samples back, for processes may have it mapped for long.
-pub fn empty(file: RawFd) {
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: no memory arguments. It stays as it is if that fails.
-    unsafe { libc::fallocate(file, mode, PAGE as i64, (FILE_BYTES - PAGE) as i64) };
-}
-
 fn number_at(file: &File, offset: usize) -> Result<u64> {
     let mut word = [0; 8];
     file.read_exact_at(&mut word, offset as u64)?;
@@ -356,15 +354,16 @@ pub fn read(file: &File) -> Result<Recorded> {
     let mut recorded = Recorded::default();
     recorded.lost = number_at(file, offset_of!(Control, lost))?;
     let taken = number_at(file, offset_of!(Control, taken))?.min(SLOTS);
+    let mut bytes = vec![0; SLOT_BYTES];
     for slot in 0..taken as usize {
-        let mut bytes = vec![0; SLOT_BYTES];
         file.read_exact_at(&mut bytes, (PAGE + slot * SLOT_BYTES) as u64)?;
         let Ok((head, rest)) = Head::read_from_prefix(&bytes) else { continue };
         if head.kind == MODULES {
             let text = &rest[..rest.len().min(head.bytes as usize)];
             recorded.modules.push((head.image, String::from_utf8_lossy(text).into_owned()));
         } else if head.kind().is_some() {
-            recorded.samples.push((head, rest.to_vec()));
+            let end = rest.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
+            recorded.samples.push((head, rest[..end.next_multiple_of(8)].to_vec()));
         }
     }
     Ok(recorded)
