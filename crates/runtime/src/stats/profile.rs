@@ -351,8 +351,8 @@ pub fn joined(file: &File) -> Result<u64> {
 /// # Errors
 /// What the kernel said.
 pub fn read(file: &File) -> Result<Recorded> {
-    let mut recorded = Recorded::default();
-    recorded.lost = number_at(file, offset_of!(Control, lost))?;
+    let lost = number_at(file, offset_of!(Control, lost))?;
+    let mut recorded = Recorded { lost, ..Recorded::default() };
     let taken = number_at(file, offset_of!(Control, taken))?.min(SLOTS);
     let mut bytes = vec![0; SLOT_BYTES];
     for slot in 0..taken as usize {
