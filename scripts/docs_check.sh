@@ -68,7 +68,9 @@ while IFS= read -r command; do
         # containers_check.sh runs it.
         examples/containers/seccomp.py\ *) elsewhere=$((elsewhere + 1)) ;;
         # Needs a program that runs: crates/preload/tests has it.
-        'deepheap set PID --ram 2G' | 'deepheap profile --seconds 30 PID') elsewhere=$((elsewhere + 1)) ;;
+        'deepheap set PID --ram 2G' | 'deepheap profile --seconds 30 PID')
+            elsewhere=$((elsewhere + 1))
+            ;;
         # Runs until it is ended: crates/cli/tests has it.
         'deepheap serve --all') elsewhere=$((elsewhere + 1)) ;;
         # Of docs/languages.md: run by install_check.sh.
