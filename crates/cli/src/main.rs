@@ -1,5 +1,5 @@
-//! The deepheap command: run, doctor, stat, set, top, serve, profile, simulate, advise, maps, inspect, fsck,
-//! rollback, rm-snapshot, compact, completions, man.
+//! The deepheap command: run, doctor, stat, set, top, serve, profile, simulate, advise, maps,
+//! inspect, fsck, rollback, rm-snapshot, compact, completions, man.
 //!
 //! Guarantees: every failure is one message on stderr that says what is wrong and what to do;
 //! wrong use ends with status 2.

@@ -1,5 +1,5 @@
-//! Modules: the files that a process has mapped to execute them: where each was loaded, its symbols,
-//! and the tables by which a stack is unwound.
+//! Modules: the files that a process has mapped to execute them: where each was loaded, its
+//! symbols, and the tables by which a stack is unwound.
 //!
 //! Guarantees: hostile or cut files give no names and no tables, never a panic.
 //! Never: keeps more of the tables than `TABLE_BYTES_MAX` of a file.

@@ -26,7 +26,7 @@ const INTERPRETER: &str = "_PyEval_EvalFrameDefault";
 pub fn text(stacks: &Stacks) -> String {
     let waited_ns = stacks.waited_ns();
     if stacks.samples.is_empty() && stacks.lost > 0 {
-        return "deepheap: no fault could be noted: make room in /dev/shm, and allow the system call \
+        return "deepheap: no fault could be noted: make room in /dev/shm, and allow \
                 process_vm_readv\n"
             .to_owned();
     }

@@ -52,7 +52,8 @@ static void once(void) {
 
 __attribute__((noinline)) static void made(void) {
     // sub rsp, 8; call rdi; add rsp, 8; ret: as Python's trampolines are.
-    static const unsigned char code[] = {0x48, 0x83, 0xec, 8, 0xff, 0xd7, 0x48, 0x83, 0xc4, 8, 0xc3};
+    static const unsigned char code[] = {0x48, 0x83, 0xec, 8,    0xff, 0xd7,
+                                         0x48, 0x83, 0xc4, 8, 0xc3};
     int rights = PROT_READ | PROT_WRITE | PROT_EXEC;
     void *page = mmap(NULL, PAGE, rights, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memcpy(page, code, sizeof code);
