@@ -155,7 +155,7 @@ fn saved_by_byte(events: u64, ns: u64, bytes: u64) -> f64 {
 }
 
 /// All that the tables leave, in the unit of the shares: 65536ths.
-const PART_ALL: usize = 1 << 16;
+pub const PART_ALL: usize = 1 << 16;
 /// The page buffer's share of what the tables leave, in 65536ths: at first, at least and at most.
 pub const PART_FIRST: usize = 1 << 15;
 /// See `PART_FIRST`.

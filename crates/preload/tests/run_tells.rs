@@ -60,6 +60,16 @@ fn however_a_program_ends_it_is_told_how_it_went() {
 }
 
 #[test]
+fn the_ram_that_is_advised_is_for_what_was_touched_not_for_what_was_allocated() {
+    let scratch = Scratch::new("told-sparse");
+    let (_, statistics) = run(&scratch, "sparse");
+    let advised = statistics.split("\"better_budget_bytes\":").nth(1);
+    let advised = advised.and_then(|rest| rest.split([',', '}']).next()?.parse::<u64>().ok());
+    let advised = advised.unwrap_or_else(|| panic!("no number: {statistics}")) >> 20;
+    assert!((48..96).contains(&advised), "{advised} MiB for 48 of 384: {statistics}");
+}
+
+#[test]
 fn a_program_that_fits_its_budget_is_told_in_few_words() {
     let scratch = Scratch::new("told-small");
     let (output, statistics) = run(&scratch, "small");

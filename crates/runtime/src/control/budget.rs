@@ -7,6 +7,7 @@
 
 use deepheap_heap::PAGE;
 use deepheap_pager::overhead_of_managing;
+use deepheap_policy::balance::{PART_ALL, PART_MOST};
 use deepheap_policy::more_ram::{self, Better, Waited};
 use deepheap_store::{BUFFERS_MIN, Options as StoreOptions, RING_BYTES};
 use deepheap_sys::threads::thread;
@@ -72,8 +73,9 @@ fn plain_pages_of(runtime: &Runtime, budget: usize) -> usize {
     budget.saturating_sub(overhead) / PAGE
 }
 
-/// A budget under which the heap would never have outgrown RAM. Objects are always managed, and how
-/// much RAM they take depends on how many are in RAM at a time: with them none is known.
+/// A budget that would have kept all that was touched in RAM: the heap would not have outgrown it,
+/// or the page buffer would have had room. Objects are always managed, and how much RAM they take
+/// depends on how many are in RAM at a time: with them none is known.
 fn ram_that_holds_all(runtime: &Runtime) -> Option<u64> {
     if runtime.heap.object_bytes() > 0 {
         return None;
@@ -82,8 +84,11 @@ fn ram_that_holds_all(runtime: &Runtime) -> Option<u64> {
     let segment = runtime.config.segment_bytes.max(SEGMENT_DEFAULT_BYTES) as usize;
     let store =
         (*SEGMENT_BUFFERS.end() as usize + 1) * segment + second_tier_bytes(&runtime.config);
-    let peak = runtime.stats.last_set(number!(committed_peak_bytes)) as usize;
-    let least = peak + runtime.heap.metadata_bytes() + store;
+    let peak = |number| runtime.stats.last_set(number) as usize;
+    let committed = peak(number!(committed_peak_bytes));
+    let touched = peak(number!(touched_peak_bytes)).max(runtime.pager()?.touched_pages() * PAGE);
+    let mapped = touched * PART_ALL / PART_MOST;
+    let least = committed.min(mapped) + runtime.heap.metadata_bytes() + store;
     // The rest is a small part of the budget: each step comes closer.
     let budget = (0..4).fold(least, |budget, _| least + overhead_of_managing(budget));
     Some(budget.next_multiple_of(GRANT_BLOCKS * PAGE) as u64)
