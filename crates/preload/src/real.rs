@@ -5,7 +5,7 @@
 //! Never: allocates managed memory (dlsym's own allocations come from libc and stay plain).
 //! Threads: any; entries only ever change from null to one value.
 
-use core::ffi::{CStr, c_long, c_void};
+use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
@@ -59,11 +59,55 @@ impl Real {
             address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         }
         if address.is_null() {
-            address = absent as *mut c_void;
+            address = stand_in(self.name);
         }
         self.address.store(address, Ordering::Relaxed);
         address
     }
+}
+
+/// What is called where libc has no function of that name.
+fn stand_in(name: &CStr) -> *mut c_void {
+    // glibc before 2.34 has some, as `res_query`, under their longer names only.
+    let mut longer = [0; 64];
+    longer[..2].copy_from_slice(b"__");
+    if let Some(place) = longer[2..63].get_mut(..name.count_bytes()) {
+        place.copy_from_slice(name.to_bytes());
+    }
+    // SAFETY: the array ends with a NUL, RTLD_NEXT is a handle dlsym knows.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, longer.as_ptr().cast()) };
+    if !found.is_null() {
+        return found;
+    }
+    match name.to_bytes() {
+        b"stat" | b"stat64" => stat as *mut c_void,
+        b"lstat" | b"lstat64" => lstat as *mut c_void,
+        b"fstat" | b"fstat64" => fstat as *mut c_void,
+        b"fstatat" | b"fstatat64" => fstatat as *mut c_void,
+        _ => absent as *mut c_void,
+    }
+}
+
+/// `stat` and its kin for glibc before 2.33, which has only what its headers call for them. So do
+/// programs of its time; it is this library that calls `stat`.
+macro_rules! versioned {
+    ($($name:ident = $earlier:ident($($argument:ident: $type:ty),*);)*) => {$(
+        unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+            /// The only version of the structure on x86_64.
+            const VERSION: c_int = 1;
+            // SAFETY: the caller's.
+            unsafe { real!($earlier: fn(c_int, $($type),*) -> c_int)(VERSION, $($argument),*) }
+        }
+    )*};
+}
+
+versioned! {
+    stat = __xstat(path: *const c_char, status: *mut libc::stat);
+    lstat = __lxstat(path: *const c_char, status: *mut libc::stat);
+    fstat = __fxstat(descriptor: c_int, status: *mut libc::stat);
+    fstatat = __fxstatat(
+        folder: c_int, path: *const c_char, status: *mut libc::stat, flags: c_int
+    );
 }
 
 /// Stands for a function this libc does not have.

@@ -44,7 +44,6 @@ aliases! {
     __pthread_rwlock_wrlock = locks::pthread_rwlock_wrlock;
     __pthread_rwlock_unlock = locks::pthread_rwlock_unlock;
     __pthread_rwlock_destroy = locks::pthread_rwlock_destroy;
-    __pthread_once = locks::pthread_once;
     pthread_mutex_consistent_np = locks::pthread_mutex_consistent;
     __strdup = duplicate::strdup; __strndup = duplicate::strndup;
     __getdelim = duplicate::getdelim;
