@@ -107,7 +107,7 @@ wheel: build ## Builds the Python package with its library into dist/.
 deb: build ## Builds Debian packages into dist/, and checks them with lintian.
 	scripts/package.sh deb
 
-release: build ## Builds all that a release consists of into dist/, with checksums.
+release: ## Builds all that a release consists of into dist/, for glibc 2.31 and later.
 	scripts/package.sh release
 
 python-check: build ## Builds the Python package, installs it below target/, runs its tests.

@@ -2,15 +2,17 @@
 # package.sh: Debian packages, and all that a release consists of, in dist/.
 #
 #     scripts/package.sh deb        deepheap, libdeepheap0 and libdeepheap-dev, checked with lintian
-#     scripts/package.sh release    those, the wheel, the crates, and the checksums of all
+#     scripts/package.sh release    those, a tarball, wheel, crates, and the checksums of all
 #
-# The packages carry what `make install` installs, from target/release: run `make build` first.
+# The packages carry what `make install` installs, from target/release: run `make build` first. A
+# release is built anew, in target/portable, against an old glibc, and runs with every later one.
 #
 # Guarantees: writes below target/ and dist/ only; changes nothing of the system. lintian's errors
-# and warnings end it.
+# and warnings end it, and so does a program or library that needs a later glibc.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 make=${MAKE:-make}
+cargo=${CARGO:-cargo}
 
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 major=${version%%.*}
@@ -24,6 +26,8 @@ export SOURCE_DATE_EPOCH
 
 work=$(realpath -m "${CARGO_TARGET_DIR:-target}")/package
 dist=$PWD/dist
+# The glibc that is linked with, if it is not the system's.
+old=
 
 fail() {
     echo "package: $*" >&2
@@ -92,8 +96,9 @@ finish() {
 libraries() {
     mkdir -p "$work/debian"
     printf 'Source: deepheap\n\nPackage: deepheap\nArchitecture: any\n' >"$work/debian/control"
-    (cd "$work" && dpkg-shlibdeps --warnings=0 -O -l"$work/libdeepheap$major/usr/lib/$triplet" \
-        "$@" 2>/dev/null) | sed -n 's/^shlibs:Depends=//p'
+    (cd "$work" && dpkg-shlibdeps --warnings=0 -O ${old:+-S"$old"} \
+        -l"$work/libdeepheap$major/usr/lib/$triplet" "$@" 2>/dev/null) |
+        sed -n 's/^shlibs:Depends=//p'
 }
 
 build_debs() {
@@ -152,18 +157,60 @@ This package has the command, which gives unmodified programs such a heap."
     fi
 }
 
-build_release() {
-    rm -rf "$dist"
-    build_debs
-    scripts/python.sh wheel "$dist"
-    # Crates that are for others to depend on. Each was built and tested as it stands.
+# The crates that are for others to depend on. Each was built and tested as it stands.
+build_crates() {
     local -a without=()
     local manifest
     while read -r manifest; do
         without+=(--exclude "$(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -n 1)")
-    done < <(grep -l '^publish = false' crates/*/Cargo.toml)
-    "${CARGO:-cargo}" package --quiet --workspace "${without[@]}" --no-verify --allow-dirty
-    cp "${CARGO_TARGET_DIR:-target}"/package/*.crate "$dist"
+    done < <(grep -l '^publish = false' crates/*/Cargo.toml bench/Cargo.toml papers/Cargo.toml)
+    "$cargo" package --quiet --workspace "${without[@]}" --no-verify --allow-dirty
+    cp "$CARGO_TARGET_DIR"/package/*.crate "$dist"
+}
+
+# What `make install` installs, to be unpacked anywhere.
+build_tarball() {
+    local name=deepheap-$version-x86_64-linux
+    "$make" --no-print-directory -s install DESTDIR="$work/tarball" PREFIX=/usr/local
+    mv "$work/tarball/usr/local" "$work/tarball/$name"
+    cp README.md CHANGELOG.md LICENSE-* "$work/tarball/$name"
+    # pkg-config finds it wherever it is.
+    sed -i "s|^prefix=.*|prefix=\${pcfiledir}/../..|; s|/usr/local|\${prefix}|" \
+        "$work/tarball/$name/lib/pkgconfig/deepheap.pc"
+    strip --strip-unneeded "$work/tarball/$name/bin/deepheap" \
+        "$work/tarball/$name"/lib/{deepheap/*.so,*.so."$version"}
+    strip --strip-debug "$work/tarball/$name/lib/libdeepheap.a"
+    tar -C "$work/tarball" --sort=name --owner=0 --group=0 --numeric-owner \
+        --mtime="@$SOURCE_DATE_EPOCH" -cf - "$name" | gzip -9n >"$dist/$name.tar.gz"
+}
+
+build_release() {
+    local folder
+    old=$(realpath -m "${CARGO_TARGET_DIR:-target}")/glibc-2.31
+    folder=$old/usr/lib/x86_64-linux-gnu
+    scripts/old_glibc.sh fetch "$old"
+    export CARGO_TARGET_DIR
+    CARGO_TARGET_DIR=$(dirname "$old")/portable
+    work=$CARGO_TARGET_DIR/package-files
+    # For Rust, and for the wheel's module in C. Before glibc 2.34 some of what is wrapped was in
+    # libraries of its own: they are to be there from the start, where the wrappers look for it.
+    RUSTFLAGS="-C link-arg=--sysroot=$old -C link-arg=-B$folder -C link-arg=-L$folder \
+        -C link-arg=-Wl,--allow-shlib-undefined \
+        -C link-arg=-Wl,--push-state,--no-as-needed,-lrt,-lutil,-lresolv,--pop-state" \
+        "$cargo" build --release
+    rm -rf "$dist"
+    build_debs
+    build_tarball
+    LDFLAGS="--sysroot=$old -B$folder -L$folder" scripts/python.sh wheel "$dist"
+    scripts/old_glibc.sh check "$CARGO_TARGET_DIR"/release/{deepheap,libdeepheap.so} \
+        "$CARGO_TARGET_DIR/release/libdeepheap_preload.so" \
+        "$CARGO_TARGET_DIR"/python/build/lib.*/deepheap/_native*.so
+    if [ "$(id -u)" = 0 ] && command -v debootstrap >/dev/null; then
+        scripts/old_glibc.sh run "$(dirname "$old")/debian-11" "$dist"
+    else
+        echo "package: it takes root and debootstrap to run the release with an old glibc" >&2
+    fi
+    build_crates
     (cd "$dist" && sha256sum -- * >SHA256SUMS)
     ls -l "$dist"
 }
