@@ -81,9 +81,9 @@ def python(script, *arguments):
 
 SEARCH, TENSORS = RECIPES / "search.py", RECIPES / "tensors.py"
 RECIPES_BY_NAME = {
-    "faiss-ivf": Recipe(["numpy", "faiss-cpu"], (80_000, 700_000), 32, python(SEARCH, "ivf")),
-    "faiss-hnsw": Recipe(["numpy", "faiss-cpu"], (50_000, 250_000), 24, python(SEARCH, "hnsw")),
-    "hnswlib": Recipe(["numpy", "hnswlib"], (50_000, 250_000), 24, python(SEARCH, "hnswlib")),
+    "faiss-ivf": Recipe(["numpy", "faiss-cpu"], (40_000, 700_000), 48, python(SEARCH, "ivf")),
+    "faiss-hnsw": Recipe(["numpy", "faiss-cpu"], (20_000, 250_000), 24, python(SEARCH, "hnsw")),
+    "hnswlib": Recipe(["numpy", "hnswlib"], (20_000, 250_000), 24, python(SEARCH, "hnswlib")),
     "duckdb": Recipe(["duckdb"], (400_000, 1_500_000), 64, python(WORKLOADS / "analytics.py")),
     "polars": Recipe(
         ["numpy", "polars"], (300_000, 2_000_000), 64, python(WORKLOADS / "columns.py")),
