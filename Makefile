@@ -45,7 +45,7 @@ COMMIT ?=
 GUARD_OPTIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build bench-build papers-build test fmt lint unit scripts install-check schedules \
+.PHONY: help deps build bench-build papers-build check test fmt lint unit scripts install-check schedules \
 	hunt maps-hunt torture demo demo-short demo-durable demo-durable-short demo-cache demo-cache-short demos-short wheel \
 	deb release python-check recipes-check numpy-check bench bench-objects bench-papers bench-flashvm bench-flashmap \
 	bench-hybridswap bench-durable guard book bench-real real-check real-deps apps apps-check \
@@ -67,6 +67,11 @@ papers-build: build ## Builds the papers' experiments, and real programs.
 	$(CARGO) build --release -p deepheap-papers
 
 test: deps fmt lint unit schedules scripts install-check python-check apps-check real-check containers-check hunt demos-short ## All of CI.
+
+INNER := checks policy heap store residency pager
+check: fmt ## Tests the rules of the repository and the inner crates, and plays some schedules.
+	$(CARGO) test $(INNER:%=-p deepheap-%)
+	$(MAKE) schedules SCHEDULES=10
 
 fmt: ## Checks the formatting.
 	$(CARGO) fmt --all --check
