@@ -212,7 +212,10 @@ struct Made(BTreeMap<u64, (u64, String)>);
 
 impl Made {
     fn read(pid: u64) -> Made {
-        let text = fs::read(format!("/tmp/perf-{pid}.map")).unwrap_or_default();
+        let path = format!("/tmp/perf-{pid}.map");
+        // Anybody may have put something else there, which has no end.
+        let is_file = fs::metadata(&path).is_ok_and(|it| it.is_file());
+        let text = is_file.then(|| fs::read(&path).ok()).flatten().unwrap_or_default();
         Made(String::from_utf8_lossy(&text).lines().filter_map(Made::line).collect())
     }
 
