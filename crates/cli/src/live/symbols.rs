@@ -86,21 +86,26 @@ fn function(symbol: &[u8]) -> Option<(u64, u64, usize)> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Numbers that look random, the same each time.
+    pub(crate) fn noise() -> impl FnMut() -> u64 {
+        let mut random: u64 = 88_172_645_463_325_252;
+        move || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random
+        }
+    }
 
     #[test]
     fn a_broken_file_gives_no_names_and_no_panic() {
         let whole = std::fs::read("/proc/self/exe").expect("exe");
         let path = std::env::temp_dir().join(format!("deepheap-elf-{}", std::process::id()));
         let shown = path.to_str().expect("utf8");
-        let mut random: u64 = 88_172_645_463_325_252;
-        let mut next = || {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random
-        };
+        let mut next = noise();
         for _ in 0..300 {
             let mut broken = whole[..4096].to_vec();
             for _ in 0..8 {

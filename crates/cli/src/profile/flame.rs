@@ -53,8 +53,7 @@ pub fn svg(stacks: &Stacks) -> String {
     for sample in &stacks.samples {
         root.ns += sample.waited_ns;
         let mut node = &mut root;
-        let functions = sample.frames.iter().map(|at| stacks.functions[*at].name.clone());
-        for name in stacks.process(sample.pid).into_iter().chain(functions) {
+        for name in stacks.names(sample) {
             node = node.callees.entry(name).or_default();
             node.ns += sample.waited_ns;
         }

@@ -101,10 +101,11 @@ impl Stacks {
         self.samples.iter().map(|sample| sample.waited_ns).sum()
     }
 
-    /// A process, for people; none if there is only one.
-    pub fn process(&self, pid: u64) -> Option<String> {
-        let name = self.processes.get(&pid).filter(|_| self.processes.len() > 1)?;
-        Some(format!("{name} ({pid})"))
+    /// The names of a stack, outermost first; the process before them if there are several.
+    pub fn names(&self, sample: &Sample) -> impl Iterator<Item = String> {
+        let name = self.processes.get(&sample.pid).filter(|_| self.processes.len() > 1);
+        let process = name.map(|name| format!("{name} ({})", sample.pid));
+        process.into_iter().chain(sample.frames.iter().map(|at| self.functions[*at].name.clone()))
     }
 }
 
@@ -238,6 +239,7 @@ impl Made {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::live::symbols::tests::noise;
 
     #[test]
     fn functions_made_at_run_time_are_named_and_their_trampolines_left() {
@@ -262,13 +264,7 @@ mod tests {
     fn hostile_stacks_end() {
         let maps = fs::read_to_string("/proc/self/maps").expect("maps");
         let code = hostile_stacks_end as *const () as u64;
-        let mut random: u64 = 88_172_645_463_325_252;
-        let mut next = || {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random
-        };
+        let mut next = noise();
         let mut samples = Vec::new();
         for _ in 0..200 {
             let near = |n: u64| code.wrapping_add(n % 65_536);

@@ -37,11 +37,9 @@ fn extension(path: &Path) -> &str {
 fn folded(stacks: &Stacks) -> String {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for sample in &stacks.samples {
-        let functions = sample.frames.iter().map(|at| stacks.functions[*at].name.clone());
-        let all: Vec<String> = stacks.process(sample.pid).into_iter().chain(functions).collect();
         // A semicolon or the end of a line within a name would be taken for the next.
-        let clean = |name: &String| name.replace([';', '\n'], ":");
-        let line = all.iter().map(clean).collect::<Vec<_>>().join(";");
+        let clean = |name: String| name.replace([';', '\n'], ":");
+        let line = stacks.names(sample).map(clean).collect::<Vec<_>>().join(";");
         *lines.entry(line).or_default() += sample.waited_ns;
     }
     lines.into_iter().map(|(stack, ns)| format!("{stack} {ns}\n")).collect()

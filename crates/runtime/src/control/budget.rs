@@ -87,8 +87,9 @@ fn ram_that_holds_all(runtime: &Runtime) -> Option<u64> {
     let peak = |number| runtime.stats.last_set(number) as usize;
     let committed = peak(number!(committed_peak_bytes));
     let touched = peak(number!(touched_peak_bytes)).max(runtime.pager()?.touched_pages() * PAGE);
-    let mapped = touched * PART_ALL / PART_MOST;
-    let least = committed.min(mapped) + runtime.heap.metadata_bytes() + store;
+    // Of a page buffer that the user has fixed it is not known.
+    let mapped = runtime.config.page_buffer.is_none().then_some(touched * PART_ALL / PART_MOST);
+    let least = committed.min(mapped.unwrap_or(committed)) + runtime.heap.metadata_bytes() + store;
     // The rest is a small part of the budget: each step comes closer.
     let budget = (0..4).fold(least, |budget, _| least + overhead_of_managing(budget));
     Some(budget.next_multiple_of(GRANT_BLOCKS * PAGE) as u64)
