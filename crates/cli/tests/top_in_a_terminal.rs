@@ -39,25 +39,25 @@ fn modes_of(terminal: &File) -> libc::termios {
     }
 }
 
+/// Both ends of a new one of 80 columns and 24 rows.
+fn pseudo_terminal() -> (File, OwnedFd) {
+    let size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    let (mut master, mut slave) = (-1, -1);
+    // SAFETY: room for two descriptors, which are ours alone then.
+    unsafe {
+        let opened =
+            libc::openpty(&mut master, &mut slave, core::ptr::null_mut(), core::ptr::null(), &size);
+        assert_eq!(opened, 0, "openpty");
+        // The command must not hold its own terminal open.
+        libc::fcntl(master, libc::F_SETFD, libc::FD_CLOEXEC);
+        libc::fcntl(slave, libc::F_SETFD, libc::FD_CLOEXEC);
+        (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave))
+    }
+}
+
 impl Terminal {
     fn start(folder: &Folder, arguments: &[&str]) -> Terminal {
-        let size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
-        let (mut master, mut slave) = (-1, -1);
-        // SAFETY: room for two descriptors, which are ours alone then.
-        let (master, slave) = unsafe {
-            let opened = libc::openpty(
-                &mut master,
-                &mut slave,
-                core::ptr::null_mut(),
-                core::ptr::null(),
-                &size,
-            );
-            assert_eq!(opened, 0, "openpty");
-            // The command must not hold its own terminal open.
-            libc::fcntl(master, libc::F_SETFD, libc::FD_CLOEXEC);
-            libc::fcntl(slave, libc::F_SETFD, libc::FD_CLOEXEC);
-            (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave))
-        };
+        let (master, slave) = pseudo_terminal();
         let modes = modes_of(&master);
         let end = || Stdio::from(slave.try_clone().expect("dup"));
         let mut command = folder.deepheap();
@@ -176,6 +176,44 @@ fn it_shows_this_process_heeds_keys_and_sizes_and_leaves_the_terminal_clean() {
     terminal.expect("q quit");
     terminal.press("\x03");
     terminal.ends_clean();
+}
+
+#[test]
+fn a_terminal_that_hangs_up_ends_it_though_no_signal_tells() {
+    let (mut master, slave) = pseudo_terminal();
+    let end = || Stdio::from(slave.try_clone().expect("dup"));
+    let folder = Folder::new();
+    let mut command = folder.deepheap();
+    command.arg("top").stdin(end()).stdout(end()).stderr(Stdio::null());
+    // In a session without a terminal of its own nobody sends it SIGHUP.
+    // SAFETY: the call is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            libc::setsid();
+            Ok(())
+        });
+    }
+    let mut child = command.spawn().expect("start deepheap");
+    drop((command, slave));
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains("q quit") {
+        let mut bytes = [0; 4096];
+        let read = master.read(&mut bytes).expect("its screen");
+        seen.extend_from_slice(&bytes[..read]);
+    }
+    drop(master);
+    let until = Instant::now() + PATIENCE;
+    let status = loop {
+        match child.try_wait().expect("wait") {
+            Some(status) => break status,
+            None if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+            None => {
+                child.kill().expect("kill");
+                panic!("it still runs");
+            }
+        }
+    };
+    assert!(status.success(), "{status}");
 }
 
 #[test]

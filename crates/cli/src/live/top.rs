@@ -79,7 +79,10 @@ fn wait(state: &mut TopState, read: Instant) -> Result<Wish, Refusal> {
         if left.is_zero() || MUST_END.load(Relaxed) {
             return Ok(Wish::Nothing);
         }
-        if !event::poll(left.min(PATIENCE)).map_err(failed)? {
+        if is_hung_up_within(left.min(PATIENCE)) {
+            return Ok(Wish::Quit);
+        }
+        if !event::poll(Duration::ZERO).map_err(failed)? {
             continue;
         }
         match event::read().map_err(failed)? {
@@ -90,6 +93,15 @@ fn wait(state: &mut TopState, read: Instant) -> Result<Wish, Refusal> {
             _ => {}
         }
     }
+}
+
+/// Waits so long, or until there is a key or a signal. True if the terminal is gone: crossterm
+/// would read from it for ever. SIGHUP tells it only to processes whose own terminal it was.
+fn is_hung_up_within(time: Duration) -> bool {
+    let mut keys = libc::pollfd { fd: libc::STDIN_FILENO, events: libc::POLLIN, revents: 0 };
+    // SAFETY: it gets one such structure, which outlives the call.
+    unsafe { libc::poll(&mut keys, 1, time.as_millis().max(1) as libc::c_int) };
+    keys.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0
 }
 
 /// The terminal while it is ours; given back when dropped.
