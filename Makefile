@@ -29,12 +29,15 @@ SECONDS ?= 60
 CRASH_POINTS ?= 200000
 KILLS ?= 200
 POWER_CUTS ?= 100
+HOURS ?= 8
 FUZZ_SECONDS ?= 600
 DIR ?= $(TARGET)
 # Schedules that the pager is played with.
 SCHEDULES ?= 60
 # Packages of kernels to test under; none: those that scripts/kernels.sh names.
 KERNELS ?=
+# Options of the soak, for example SOAK_OPTIONS='--root --seed 7'.
+SOAK_OPTIONS ?=
 # Options of the conformance run, for example CONFORMANCE_OPTIONS='--only redis --ram 32M'.
 CONFORMANCE_OPTIONS ?=
 # Options of the benchmark, for example BENCH_OPTIONS='--case uniform-read --runs 1', or --small for
@@ -46,7 +49,7 @@ GUARD_OPTIONS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help deps build bench-build papers-build check test fmt lint unit scripts install-check schedules \
-	hunt maps-hunt torture demo demo-short demo-durable demo-durable-short demo-cache demo-cache-short demos-short wheel \
+	hunt maps-hunt torture soak demo demo-short demo-durable demo-durable-short demo-cache demo-cache-short demos-short wheel \
 	deb release python-check recipes-check numpy-check bench bench-objects bench-papers bench-flashvm bench-flashmap \
 	bench-hybridswap bench-durable guard book bench-real real-check real-deps apps apps-check \
 	memcached-check containers-check kernels conformance install uninstall clean
@@ -134,6 +137,10 @@ torture: bench-build ## Durable heaps, long: CRASH_POINTS, KILLS, POWER_CUTS, FU
 		$(CARGO) test --release -p deepheap-store --test crash_points --test durable_failures \
 		--test durable_heap --test fuzz_recovery -- --nocapture
 	$(RELEASE)/deepheap-bench torture --kills $(KILLS) --power-cuts $(POWER_CUTS) --dir "$(DIR)"
+
+soak: ## All that hunts for faults, in turns, with settings drawn at random (HOURS=8).
+	scripts/soak.py --hours $(HOURS) $(SOAK_OPTIONS)
+
 maps-hunt: ## Kills processes that share a map (KILLS=200); nothing may be lost.
 	DEEPHEAP_KILLS=$(KILLS) $(CARGO) test -p deepheap-maps --test processes --test synced -- \
 		--nocapture killed

@@ -96,6 +96,7 @@ fn kernel_faults() -> Finding {
                 (feature::EXACT_ADDRESS, "exact addresses"),
                 (feature::POISON, "poison"),
                 (feature::MOVE, "move"),
+                (feature::TRACKS_ACCESS, "access tracking (not used yet)"),
             ];
             let has = |wanted: bool| {
                 let of = |&(bit, name)| ((opened.features() & bit != 0) == wanted).then_some(name);

@@ -49,6 +49,8 @@ pub mod feature {
     pub const WP_ASYNC: u64 = 1 << 15;
     /// Pages can be moved (6.8).
     pub const MOVE: u64 = 1 << 16;
+    /// It can be told which pages were accessed (7.3); not used yet.
+    pub const TRACKS_ACCESS: u64 = 1 << 17;
 
     /// For shared memory of which page-table entries stay clean until it is written: registered by
     /// `register_protectable`, the kernel maps a page that is read so that the first write is a
