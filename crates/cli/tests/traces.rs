@@ -5,30 +5,32 @@ mod command;
 use command::{Folder, told};
 use deepheap_tools::trace::format::{Chunk, Happened, Header, Record};
 
-/// A program that goes three times round 64 MiB with 16 MiB of RAM.
-fn trace() -> Vec<u8> {
-    const PAGES: u32 = 16_384;
+/// Pages of 64 MiB.
+const PAGES: u32 = 16_384;
+
+/// A program that goes three times round so many pages with 16 MiB of RAM.
+fn trace(pages: u32) -> Vec<u8> {
     const IN_RAM: u32 = 3000;
     let header =
         Header { pid: 7, ram: 16 << 20, begun: 0, region_base: 0, ran_before_ns: 1_000_000_000 };
     let (mut bytes, mut chunk) = (header.to_bytes().to_vec(), Chunk::default());
-    for step in 0..3 * PAGES {
+    for step in 0..3 * pages {
         let mut note = |happened, page, amount, took| {
             if chunk.is_full() {
                 chunk.finish(0, 0, &mut bytes);
             }
             chunk.push(Record { happened, page, amount, at: u64::from(step) * 2000, took });
         };
-        let is_first = step < PAGES;
+        let is_first = step < pages;
         let happened = if is_first { Happened::Zero } else { Happened::Stored };
-        note(happened, step % PAGES, 1, 1500);
+        note(happened, step % pages, 1, 1500);
         if let Some(oldest) = step.checked_sub(IN_RAM) {
-            let (left, gone) = match oldest < PAGES {
+            let (left, gone) = match oldest < pages {
                 true => (Happened::Dirty, Happened::Written),
                 false => (Happened::Clean, Happened::Dropped),
             };
-            note(left, oldest % PAGES, 4096, 0);
-            note(gone, oldest % PAGES, if is_first { 4096 } else { 0 }, 0);
+            note(left, oldest % pages, 4096, 0);
+            note(gone, oldest % pages, if is_first { 4096 } else { 0 }, 0);
         }
     }
     chunk.finish(0, 0, &mut bytes);
@@ -38,7 +40,7 @@ fn trace() -> Vec<u8> {
 #[test]
 fn a_trace_is_simulated_and_drawn() {
     let folder = Folder::new();
-    let file = folder.file("trace", &trace(), 0o600);
+    let file = folder.file("trace", &trace(PAGES), 0o600);
     let file = file.to_str().expect("a path");
     let arguments = ["simulate", file, "--ram", "32M", "--ram", "96M", "--svg", "curve.svg"];
     let (status, out, err) = told(&folder.output(arguments));
@@ -47,7 +49,7 @@ fn a_trace_is_simulated_and_drawn() {
     // Each table says what its misses are, and nothing else is a part of the touches.
     let captions: Vec<&str> = out.lines().filter(|line| line.starts_with("simulated")).collect();
     assert!(captions.len() == 2 && captions[0].contains("misses: reads for 100"), "{out}");
-    assert!(captions[1].contains("nothing read ahead"), "{out}");
+    assert!(captions[1].contains("simulated by RAM, as above"), "{out}");
     let row = |ram: &str| out.lines().find(|line| line.trim_start().starts_with(ram));
     let misses = |ram| -> f64 {
         let words = row(ram).expect("a row").split_whitespace().nth(2);
@@ -62,10 +64,36 @@ fn a_trace_is_simulated_and_drawn() {
     assert_ne!(out, with_others);
 }
 
+/// The numbers of each size of RAM in the tables.
+fn rows(out: &str) -> Vec<(String, String)> {
+    let rows = out.lines().filter(|line| line.starts_with(' '));
+    rows.filter_map(|line| line.trim_start().split_once(" MiB "))
+        .map(|(ram, numbers)| (ram.to_owned(), numbers.to_owned()))
+        .collect()
+}
+
+#[test]
+fn no_size_of_ram_has_two_ratios_on_one_screen() {
+    let folder = Folder::new();
+    for (pages, policy) in [(PAGES, ""), (PAGES, "scans:off"), (4 * PAGES, "")] {
+        let file = folder.file("trace", &trace(pages), 0o600);
+        let file = file.to_str().expect("a path");
+        let policy = if policy.is_empty() { vec![] } else { vec!["--policy", policy] };
+        let (status, out, err) =
+            told(&folder.output([vec!["simulate", file, "--curve"], policy].concat()));
+        assert_eq!(status, Some(0), "{err}");
+        let mut rows = rows(&out);
+        assert!(rows.len() > 20 && rows[0].0 == "16", "{out}");
+        rows.sort();
+        rows.dedup();
+        assert!(rows.windows(2).all(|pair| pair[0].0 != pair[1].0), "{out}");
+    }
+}
+
 #[test]
 fn advice_is_a_sentence_for_each_slowdown_and_nonsense_is_refused_with_a_reason() {
     let folder = Folder::new();
-    let file = folder.file("trace", &trace(), 0o600);
+    let file = folder.file("trace", &trace(PAGES), 0o600);
     let file = file.to_str().expect("a path");
     let (status, out, err) = told(&folder.output(["advise", file, "--svg", "a.svg"]));
     assert_eq!(status, Some(0), "{err}");

@@ -155,8 +155,11 @@ impl Simulation {
 
     /// Plays all of the trace. With RAM for all of its pages the program would not be managed.
     pub fn play(&self, ram: u64, terms: Terms) -> Outcome {
-        let played_ns = self.played_ns.get_or_init(|| self.weigh(&self.traced_counts()));
-        self.outcome(ram, self.counts(ram, terms), 1, *played_ns)
+        self.outcome(ram, self.counts(ram, terms), 1, self.played_ns())
+    }
+
+    fn played_ns(&self) -> f64 {
+        *self.played_ns.get_or_init(|| self.weigh(&self.traced_counts()))
     }
 
     /// As the trace was taken.
@@ -176,16 +179,19 @@ impl Simulation {
     /// The miss ratios of `CURVE_POINTS` sizes of RAM from that of the trace to all that the
     /// program touched, in one pass over the trace: of its pages only some are played, chosen by
     /// their numbers, to pagers that are smaller in the same measure (SHARDS, FAST 2015; miniature
-    /// simulations, ATC 2017).
-    pub fn curve(&self) -> Vec<Outcome> {
+    /// simulations, ATC 2017). `change` is made to the terms of each.
+    pub fn curve(&self, change: impl Fn(Terms) -> Terms) -> Vec<Outcome> {
         let sampled = self.sampled();
         let (least, most) = (self.traced_ram, self.whole_ram().max(self.traced_ram));
         let last = CURVE_POINTS as u64 - 1;
         let at = |point: usize| least + (most - least) * point as u64 / last;
         let replay = |point| {
-            let terms = self.terms(at(point));
-            let alone = Terms { scans: false, strides: false, sequences: false, ..terms };
-            (at(point), Replay::new(Terms { sampled, ..alone }))
+            let mut terms = Terms { sampled, ..change(self.terms(at(point))) };
+            if sampled > 1 {
+                // A sample has holes, at which what is read ahead would end.
+                terms = Terms { scans: false, strides: false, sequences: false, ..terms };
+            }
+            (at(point), Replay::new(terms))
         };
         let mut replays: Vec<(u64, Replay)> = (0..CURVE_POINTS).map(replay).collect();
         let is_played = |step: &&Step| match step {
@@ -195,7 +201,10 @@ impl Simulation {
         for step in self.steps.iter().filter(is_played) {
             replays.iter_mut().for_each(|(_, replay)| step.play(replay));
         }
-        let played_ns = replays.first().map_or(0.0, |(_, least)| self.weigh(&least.counts()));
+        let played_ns = match sampled {
+            1 => self.played_ns(),
+            _ => replays.first().map_or(0.0, |(_, least)| self.weigh(&least.counts())),
+        };
         let told = |(ram, replay): &(u64, Replay)| {
             let counts = match *ram >= most {
                 true => self.all_resident(sampled),

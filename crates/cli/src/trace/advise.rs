@@ -29,7 +29,7 @@ const LIFE_YEARS: (f64, f64) = (0.1, 1000.0);
 pub fn advise(arguments: &Advise) -> Result<(), Refusal> {
     let file = trace_of(&arguments.of)?;
     let (trace, simulation) = open(&file)?;
-    let curve = simulation.curve();
+    let curve = simulation.curve(|terms| terms);
     let mut text = sentences(&simulation, &curve);
     note_gaps(&trace, &mut text);
     text.push('\n');

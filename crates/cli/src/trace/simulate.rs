@@ -44,16 +44,23 @@ pub fn simulate(arguments: &Simulate) -> Result<(), Refusal> {
         ));
     }
     if arguments.curve || arguments.svg.is_some() {
-        let curve = simulation.curve();
+        // What is no policy was refused above.
+        let change = |terms| with_policies(terms, &arguments.policy).unwrap_or(terms);
+        let curve = simulation.curve(change);
         let sampled = simulation.sampled();
-        let pages = if sampled == 1 { "all pages".into() } else { format!("a page of {sampled}") };
-        let _ = writeln!(text, "\nsimulated by RAM, {pages}, nothing read ahead: so other misses");
+        let how = match sampled {
+            1 => "as above".to_owned(),
+            _ => format!("a page of {sampled}, nothing read ahead: so other misses than above"),
+        };
+        let _ = writeln!(text, "\nsimulated by RAM, {how}");
         text += COLUMNS;
-        curve.iter().for_each(|outcome| row(&mut text, outcome, sampled));
+        // A sample has other misses; no size is told twice.
+        let is_new = |outcome: &&Outcome| !sizes.contains(&outcome.ram);
+        curve.iter().filter(is_new).for_each(|outcome| row(&mut text, outcome, sampled));
         if let Some(file) = &arguments.svg {
             let misses = |outcome: &Outcome| (outcome.ram, 100.0 * outcome.counts.miss_ratio());
             let line: Vec<(u64, f64)> = curve.iter().map(misses).collect();
-            let most = line.iter().fold(1.0, |most, (_, misses)| misses.max(most));
+            let most = line.iter().fold(0.1, |most, (_, misses)| misses.max(most));
             let title = format!("what RAM spares; traced with {}", bytes(simulation.traced_ram));
             let panel = Panel {
                 name: "reads for 100 touches",

@@ -50,7 +50,7 @@ fn more_ram_means_fewer_reads_and_all_of_it_none() {
 #[test]
 fn a_curve_falls_and_tells_how_much_ram_is_enough() {
     let simulation = Simulation::new(&looping(60_000, 2000, 3));
-    let curve = simulation.curve();
+    let curve = simulation.curve(|terms| terms);
     assert_eq!(curve.len(), CURVE_POINTS);
     assert!(curve.windows(2).all(|pair| pair[0].ram < pair[1].ram));
     let ratio = |at: usize| curve[at].counts.miss_ratio();
