@@ -67,7 +67,7 @@ int main(void) {
 #: The terminal's first colours, as pyte names them, and as the picture has them.
 COLOURS = {
     "black": "#484f58", "cd0000": "#ff7b72", "00cd00": "#7ee787", "cdcd00": "#e3b341",
-    "0000ee": "#79c0ff", "cd00cd": "#d2a8ff", "00cdcd": "#76e3ea", "7f7f7f": "#8b949e",
+    "5c5cff": "#79c0ff", "cd00cd": "#d2a8ff", "00cdcd": "#76e3ea", "7f7f7f": "#8b949e",
 }
 
 

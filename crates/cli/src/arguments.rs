@@ -407,7 +407,8 @@ pub struct Top {
 
 const SERVE_NOTES: &str = "\
 It prints the address of the page, with a token without which nothing is told. The page shows where
-the pages of the heap are, how RAM is used, faults, the device, and the code that faults most.
+the pages of the heap are, how RAM is used, faults, the device, and the code that faults most. When
+a process ends, its last picture stays.
 
   /?token=T         the page; &pid=N chooses a process
   /data?token=T     what it shows, as JSON

@@ -110,6 +110,44 @@ fn the_page_its_numbers_and_the_metrics_are_for_who_has_the_token() {
 }
 
 #[test]
+fn a_process_that_has_ended_is_served_as_it_was_seen_last() {
+    const NAME: &str = "a_process_that_has_ended_is_served_as_it_was_seen_last";
+    const IS_SHOWN: &str = "DEEPHEAP_TEST_SHOWN";
+    if std::env::var_os(IS_SHOWN).is_some() {
+        show_this_process();
+        println!("{IS_SHOWN}");
+        std::io::stdin().read_to_end(&mut Vec::new()).expect("until it is closed");
+        return;
+    }
+    let mut shown = Command::new(std::env::current_exe().expect("this test"))
+        .args(["--exact", NAME, "--nocapture"])
+        .env(IS_SHOWN, "yes")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("start this test");
+    let mut lines = BufReader::new(shown.stdout.take().expect("piped")).lines();
+    assert!(lines.any(|line| line.expect("a line").contains(IS_SHOWN)));
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[&shown.id().to_string()]);
+    let data =
+        || -> serde_json::Value { serde_json::from_str(&server.get("/data").1).expect("json") };
+    assert!(data()["process"]["over_ns"].is_null());
+    drop(shown.stdin.take());
+    assert!(shown.wait().expect("it ends").success());
+    let last = loop {
+        let data = data();
+        if data["processes"][0]["has_ended"] == true {
+            break data;
+        }
+    };
+    assert!(last["process"]["over_ns"].is_u64(), "{last}");
+    assert_eq!(last["process"]["stats"]["memory"]["budget_bytes"], 256 << 20, "{last}");
+    let (_, metrics) = server.get("/metrics");
+    assert!(!metrics.contains("pid="), "{metrics}");
+}
+
+#[test]
 fn silent_clients_keep_nobody_waiting_and_all_shows_every_process() {
     let page = StatsPage::create().expect("page");
     page.set(number!(budget_bytes), 256 << 20);

@@ -41,6 +41,8 @@ pub struct Moment {
     pub tier_written_bytes: f64,
     /// CPUs that the process kept busy.
     pub cpus: f64,
+    /// The part of the run time that it waited for want of RAM, at the end of the interval.
+    pub waited: f64,
     /// RAM at the end of the interval.
     pub ram: Ram,
 }
@@ -144,6 +146,11 @@ impl History {
         Ram::of(&self.last.stats)
     }
 
+    /// What the program has allocated, and mapped itself, of the heap.
+    pub fn heap_bytes(&self) -> u64 {
+        self.stats().allocated_bytes + self.stats().mapped_bytes
+    }
+
     /// All intervals that are kept, oldest first.
     pub fn moments(&self) -> impl DoubleEndedIterator<Item = &Moment> + ExactSizeIterator {
         self.moments.iter()
@@ -199,6 +206,7 @@ fn between(earlier: &Sample, now: &Sample) -> Moment {
         read_bytes: rate(|stats| stats.device_read_bytes),
         written_bytes: rate(|stats| stats.device_write_bytes),
         tier_written_bytes: rate(|stats| stats.tier_write_bytes),
+        waited: now.stats.stall_share_now_ppm as f64 / 1e6,
         cpus: now.cpu_ns.saturating_sub(earlier.cpu_ns) as f64 / 1e9 / seconds.max(1e-3),
         ram: Ram::of(&now.stats),
     }

@@ -47,7 +47,7 @@ struct Server {
     answers: AtomicUsize,
 }
 
-/// Serves until it is ended, or the one process has.
+/// Serves until it is ended.
 pub fn serve(arguments: &Serve) -> Result<(), Refusal> {
     let mut watch = Watch::new(arguments.all);
     let mut processes = Vec::new();
@@ -80,9 +80,8 @@ pub fn serve(arguments: &Serve) -> Result<(), Refusal> {
     loop {
         thread::sleep(Duration::from_secs_f64(arguments.every));
         let ended = watch.look(&mut locked(&server.processes), |pid| server.is_looked_at(pid));
-        if let (Some(pid), Some(process)) = (arguments.pid, ended.first()) {
-            let name = &process.name;
-            return Err(Refusal::with_status(0, format!("process {pid} ({name}) has ended")));
+        if let (Some(pid), false) = (arguments.pid, ended.is_empty()) {
+            warn(&format!("process {pid} has ended: its last picture is served until Ctrl-C"));
         }
     }
 }
@@ -175,7 +174,8 @@ impl Server {
                 let mut processes = locked(&self.processes);
                 let pid = request.value("pid").and_then(|pid| pid.parse().ok());
                 let pid = pid.filter(|pid| processes.iter().any(|process| process.pid == *pid));
-                let pid = pid.or_else(|| processes.first().map(|process| process.pid));
+                let first = processes.iter().min_by_key(|process| process.ended.is_some());
+                let pid = pid.or(first.map(|process| process.pid));
                 if let Some(pid) = pid {
                     let mut looks = locked(&self.looks);
                     looks.retain(|_, at| at.elapsed() < LOOKED_AT);

@@ -76,8 +76,9 @@ impl Sites {
         }
     }
 
-    /// The functions with the largest parts of the faults, largest first, and these parts.
-    pub fn hottest(&mut self, pid: u32, most: usize) -> Vec<(f64, Site)> {
+    /// The functions with the largest parts of the faults, largest first, and these parts. Code
+    /// that has no name yet gets one if the process runs, by its id.
+    pub fn hottest(&mut self, pid: Option<u32>, most: usize) -> Vec<(f64, Site)> {
         self.name_all(pid);
         let all: f64 = self.weights.values().sum();
         let mut sums: HashMap<&Site, f64> = HashMap::new();
@@ -94,7 +95,7 @@ impl Sites {
     }
 
     /// Names the code that has no name yet.
-    fn name_all(&mut self, pid: u32) {
+    fn name_all(&mut self, pid: Option<u32>) {
         let unnamed: Vec<u64> =
             self.weights.keys().filter(|code| !self.names.contains_key(code)).copied().collect();
         if unnamed.is_empty() {
@@ -103,7 +104,11 @@ impl Sites {
         if self.names.len() > SITES_MAX {
             self.names.clear();
         }
-        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        // Once it has ended, its id may be that of another.
+        let (pid, maps) = match pid {
+            Some(pid) => (pid, fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default()),
+            None => (0, String::new()),
+        };
         for code in unnamed {
             let site = self.name(pid, &maps, code);
             self.names.insert(code, site);
@@ -179,7 +184,7 @@ mod tests {
             page.sample(fault / 16, code as usize);
         }
         let mut sites = Sites::new(page);
-        let hottest = sites.hottest(std::process::id(), 2);
+        let hottest = sites.hottest(Some(std::process::id()), 2);
         let [(most, site), (less, other)] = &hottest[..] else { panic!("{hottest:?}") };
         assert!((most - 0.8).abs() < 0.01 && (less - 0.2).abs() < 0.01, "{hottest:?}");
         assert!(site.function.ends_with("a_function_with_a_name"), "{hottest:?}");
@@ -188,7 +193,7 @@ mod tests {
         // What comes later counts more.
         (0..1600).for_each(|_| page.sample(9, 0x10));
         sites.add(page);
-        let hottest = sites.hottest(std::process::id(), 1);
+        let hottest = sites.hottest(None, 1);
         assert_eq!(hottest[0].1, Site { function: "0x10".into(), file: "gone".into() });
     }
 }

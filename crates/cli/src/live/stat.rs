@@ -27,7 +27,7 @@ const CLEAR_LINE: &str = "\x1b[K\n";
 const CLEAR_BELOW: &str = "\x1b[J";
 const CLEAR: &str = "\x1b[H\x1b[2J";
 /// Heads of the columns of numbers in the list.
-const HEADS: &str = "       RAM     in use     on SSD     waited";
+const HEADS: &str = "       RAM     in use     on SSD     waited     in all";
 
 /// Shows it, or lists all.
 pub fn stat(arguments: &Stat) -> Result<(), Refusal> {
@@ -99,8 +99,12 @@ fn list(is_json: bool) -> Result<(), Refusal> {
         let [budget, used, stored] =
             [stats.budget_bytes, stats.used_bytes(), stats.stored_bytes].map(bytes);
         let (pid, name) = (process.pid(), &process.name);
-        let waited = share(stats.stall_share_ppm);
-        text += &format!("{pid:>8} {name:<16} {budget:>10} {used:>10} {stored:>10} {waited:>10}\n");
+        // In a column there is no room for more words.
+        let [now, all] = [stats.stall_share_now_ppm, stats.stall_share_ppm]
+            .map(|ppm| share(ppm).replace("less than", "<"));
+        text += &format!(
+            "{pid:>8} {name:<16} {budget:>10} {used:>10} {stored:>10} {now:>10} {all:>10}\n"
+        );
     }
     print_out(text)
 }

@@ -61,8 +61,7 @@ pub fn top(arguments: &Top) -> Result<(), Refusal> {
         if read.elapsed().as_secs_f64() >= state.interval {
             read = Instant::now();
             if !state.is_paused {
-                let ended = watch.look(&mut state.processes, |_| false);
-                ended.iter().for_each(|process| state.tell_end(process));
+                watch.look(&mut state.processes, |_| false);
                 state.put_in_order();
             }
         }

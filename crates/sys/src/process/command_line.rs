@@ -37,7 +37,7 @@ fn shortened(arguments: &[u8], name: &mut [u8]) -> usize {
     }
     for (to, &byte) in name.iter_mut().zip(&all[..kept]) {
         *to = match byte {
-            0 => b' ',
+            0 | b'\t'..=b'\r' => b' ',
             1..0x20 | 0x7f => b'?',
             _ => byte,
         };
@@ -62,7 +62,7 @@ mod tests {
     fn a_name_is_that_of_the_program_with_its_arguments() {
         assert_eq!(name(b"/usr/bin/python3\0x.py\0"), "python3 x.py");
         assert_eq!(name(b"a\0/b/c\0-d\0"), "a /b/c -d");
-        assert_eq!(name(b"sh\0-c\0a\nb\0"), "sh -c a?b");
+        assert_eq!(name(b"sh\0-c\0a\nb\x1bc\0"), "sh -c a b?c");
         assert_eq!(name(b""), "");
     }
 

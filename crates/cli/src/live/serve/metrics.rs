@@ -68,15 +68,16 @@ const COUNTERS: [Family; 23] = [
     ("compress_seconds", "", "CPU time of compression."),
 ];
 
-/// The text.
+/// The text, of those that run.
 pub fn text(processes: &[SeenProcess]) -> String {
     let mut out = String::with_capacity(16 << 10);
     // Writing to a String cannot fail.
-    let _ = write_all(&mut out, processes);
+    let running = processes.iter().filter(|process| process.ended.is_none());
+    let _ = write_all(&mut out, &running.collect::<Vec<_>>());
     out
 }
 
-fn write_all(out: &mut String, processes: &[SeenProcess]) -> core::fmt::Result {
+fn write_all(out: &mut String, processes: &[&SeenProcess]) -> core::fmt::Result {
     let gauges = GAUGES.map(|family| (family, "gauge", ""));
     let counters = COUNTERS.map(|family| (family, "counter", "_total"));
     for ((family, label, help), kind, suffix) in gauges.into_iter().chain(counters) {
@@ -170,7 +171,7 @@ mod tests {
         page.record(0, FaultKind::Stored, 70_000);
         page.record(0, FaultKind::Stored, 3_000);
         let history = History::new(page, std::process::id());
-        SeenProcess { pid, name: name.to_owned(), history }
+        SeenProcess::new(pid, name, history)
     }
 
     #[test]

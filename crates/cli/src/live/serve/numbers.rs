@@ -6,7 +6,7 @@
 //! Threads: pure functions.
 
 use deepheap::internal::stats_page::HeapMapCopy;
-use deepheap::internal::stats_report::{better, peaks, share, waited_share};
+use deepheap::internal::stats_report::{better, longest_wait, peaks, share, waited_share};
 use deepheap::stats::FaultKind;
 use deepheap::stats_json;
 use serde_json::{Value, json};
@@ -20,8 +20,7 @@ const SITES: usize = 12;
 /// The processes, and everything about the one with this id.
 pub fn data(processes: &mut [SeenProcess], pid: Option<u32>) -> String {
     let list: Vec<Value> = processes.iter().map(line).collect();
-    let chosen = pid.or_else(|| processes.first().map(|process| process.pid));
-    let inside = processes.iter_mut().find(|process| Some(process.pid) == chosen);
+    let inside = processes.iter_mut().find(|process| Some(process.pid) == pid);
     json!({ "processes": list, "process": inside.map(whole) }).to_string()
 }
 
@@ -32,16 +31,18 @@ fn line(process: &SeenProcess) -> Value {
         "name": process.name,
         "used_bytes": process.history.ram().used(),
         "budget_bytes": process.history.ram().budget,
-        "allocated_bytes": process.history.stats().allocated_bytes,
+        "heap_bytes": process.history.heap_bytes(),
         "faults": round(newest.all_faults()),
         "stored": round(newest.faults[FaultKind::Stored as usize]),
+        "cpus": round(newest.cpus),
         "waited": share(process.history.stats().stall_share_now_ppm),
+        "has_ended": process.ended.is_some(),
         "command": process.history.command,
     })
 }
 
 fn whole(process: &mut SeenProcess) -> Value {
-    let sites = process.history.sites.hottest(process.pid, SITES).into_iter();
+    let sites = process.hottest(SITES).into_iter();
     let sites: Vec<Value> =
         sites.map(|(share, site)| json!([share, site.function, site.file])).collect();
     let history = &process.history;
@@ -50,10 +51,12 @@ fn whole(process: &mut SeenProcess) -> Value {
         "pid": process.pid,
         "name": process.name,
         "command": history.command,
+        "over_ns": process.over_ns(),
         "stats": stats,
         "peaks": peaks(history.stats()),
         "waited": waited_share(history.stats()),
         "better": better(history.stats()),
+        "longest_wait": longest_wait(history.stats()),
         "hit_rate": history.newest().hit_rate(),
         "cpu_seconds": round(history.sample().cpu_ns as f64 / 1e9),
         "device_years": history.years_of_device(),
@@ -86,6 +89,7 @@ fn series(history: &History) -> Value {
         "cache_bytes": of(&|moment| moment.ram.compressed as f64),
         "table_bytes": of(&|moment| moment.ram.tables as f64),
         "cpus": of(&|moment| moment.cpus),
+        "waited_share": of(&|moment| moment.waited),
     })
 }
 

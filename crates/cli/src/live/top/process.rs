@@ -22,11 +22,11 @@ use crate::live::watch::SeenProcess;
 
 /// Columns of labels.
 const LABEL_COLUMNS: usize = 9;
-/// Columns of the bar of RAM, and of the words on its line.
-const BAR_COLUMNS: usize = 46;
+/// Most columns of the bar of RAM, and those of the words on its line.
+const BAR_COLUMNS: usize = 120;
 const BAR_WORDS_COLUMNS: usize = 30;
-/// Columns of a sparkline.
-const SPARK_COLUMNS: usize = 20;
+/// Most columns of a sparkline.
+const SPARK_COLUMNS: usize = 60;
 /// Columns of the words on a line with the sparklines of faults, and of the device.
 const FAULT_WORDS_COLUMNS: usize = 38;
 const DEVICE_WORDS_COLUMNS: usize = 46;
@@ -39,15 +39,17 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, process: &mut SeenProcess, look: 
     let columns = usize::from(area.width);
     let labelled = |label, text, look| labelled(label, text, columns, look);
     let state = if stats.managing != 0 { "managed" } else { "in RAM, nothing is managed yet" };
+    let was = if process.ended.is_some() { "was " } else { "" };
+    let up = format!("{}, {was}up {}", self::state(process), uptime(stats.uptime_ns));
     let mut lines = vec![Line::from(vec![
         Span::styled(format!("{} ({})", process.name, process.pid), look.bold()),
-        Span::raw(format!("  up {}  heap is {state}  ", uptime(stats.uptime_ns))),
+        Span::raw(format!("  {up}  heap is {state}  ")),
         Span::styled(process.history.command.clone(), look.dim()),
     ])];
     lines.extend(ram(&process.history, columns, look));
-    let (allocated, stored) = (bytes(stats.allocated_bytes), bytes(stats.stored_bytes));
-    let unmanaged = bytes(stats.unmanaged_bytes);
-    let heap = format!("{allocated} allocated, {stored} on SSD; beside it {unmanaged} not managed");
+    let [heap, stored, unmanaged] =
+        [process.history.heap_bytes(), stats.stored_bytes, stats.unmanaged_bytes].map(bytes);
+    let heap = format!("{heap} allocated, {stored} on SSD; beside it {unmanaged} not managed");
     lines.push(labelled("heap", heap, look));
     let compression = compression(&stats).unwrap_or("nothing was compressed".to_owned());
     lines.push(labelled("compress", compression, look));
@@ -76,6 +78,14 @@ pub fn draw_summary(frame: &mut Frame<'_>, area: Rect, process: &mut SeenProcess
     frame.render_widget(Paragraph::new(Text::from(lines)), area);
 }
 
+/// Since when it has ended, or how busy it is.
+pub fn state(process: &SeenProcess) -> String {
+    match process.over_ns() {
+        Some(ns) => format!("ended {} ago", uptime(ns)),
+        None => format!("{:.2} CPU", process.history.newest().cpus),
+    }
+}
+
 fn labelled(label: &'static str, text: String, columns: usize, look: Look) -> Line<'static> {
     let text = clauses(&text, columns.saturating_sub(LABEL_COLUMNS)).to_owned();
     Line::from(vec![label_of(label, look), Span::raw(text)])
@@ -86,8 +96,8 @@ fn label_of(label: &'static str, look: Look) -> Span<'static> {
 }
 
 /// How long each of so many pictures may be on a line with words.
-fn spark_columns(most: usize, columns: usize, words: usize) -> usize {
-    most.min(columns.saturating_sub(words) / 2)
+fn spark_columns(columns: usize, words: usize) -> usize {
+    SPARK_COLUMNS.min(columns.saturating_sub(words) / 2)
 }
 
 fn ram(history: &History, columns: usize, look: Look) -> Vec<Line<'static>> {
@@ -131,7 +141,7 @@ fn hits(history: &History) -> String {
 
 fn faults(history: &History, columns: usize, look: Look) -> Vec<Line<'static>> {
     let newest = history.newest();
-    let spark = spark_columns(SPARK_COLUMNS, columns, FAULT_WORDS_COLUMNS);
+    let spark = spark_columns(columns, FAULT_WORDS_COLUMNS);
     let mut lines = vec![Line::styled(
         format!(
             "{:<10}{:>6}  {:<spark$} {:>8} {:>8}  {}",
@@ -164,12 +174,12 @@ fn device(history: &History, columns: usize, look: Look) -> Vec<Line<'static>> {
     let (newest, stats) = (history.newest(), history.stats());
     let reads = history.moments().map(|moment| moment.read_bytes);
     let writes = history.moments().map(|moment| moment.written_bytes);
-    let spark = spark_columns(SPARK_COLUMNS - 4, columns, DEVICE_WORDS_COLUMNS);
+    let spark = spark_columns(columns, DEVICE_WORDS_COLUMNS);
     let labelled = |label, text, look| labelled(label, text, columns, look);
     let rates = Line::from(vec![
         label_of("device", look),
         Span::raw(format!("read {:>8}/s ", bytes(newest.read_bytes as u64))),
-        Span::styled(sparkline(reads, spark, look.glyphs), look.colour(Color::Blue)),
+        Span::styled(sparkline(reads, spark, look.glyphs), look.colour(Color::LightBlue)),
         Span::raw(format!("  written {:>8}/s ", bytes(newest.written_bytes as u64))),
         Span::styled(sparkline(writes, spark, look.glyphs), look.colour(Color::Magenta)),
     ]);
@@ -200,7 +210,7 @@ fn life(history: &History) -> String {
 }
 
 fn hottest(process: &mut SeenProcess, rows: usize, look: Look) -> Vec<Line<'static>> {
-    let sites = process.history.sites.hottest(process.pid, rows);
+    let sites = process.hottest(rows);
     let head = "hottest code (where the program faults; part of all faults, by samples)";
     let mut lines = vec![Line::styled(head, look.dim())];
     if sites.is_empty() {

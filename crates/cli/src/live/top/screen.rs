@@ -23,7 +23,7 @@ const PANEL_ROWS: u16 = 10;
 /// Fewer rows than that have no panel.
 const ROWS_WITH_PANEL: u16 = 18;
 
-const HELP: [&str; 19] = [
+const HELP: [&str; 21] = [
     "up down       choose a process (also k j, page up, page down)",
     "enter         look into it; esc or left goes back",
     "s   r         sort by the next column; the other way round",
@@ -35,10 +35,12 @@ const HELP: [&str; 19] = [
     "RAM           what deepheap uses of the budget, OF% how much of it:",
     "              in RAM (touched without a fault), compressed in RAM (a",
     "              touch is a fault, but reads nothing), tables",
-    "HEAP          what the program has allocated",
+    "HEAP          what the program has allocated, and mapped",
     "FAULTS/S      touches that waited; STORED/S: for the SSD,",
     "WAITED        part of its run time that it waited for want of RAM, now",
-    "HIT           faults that found their page compressed in RAM",
+    "              (ended: the numbers are its last)",
+    "CPU           processors that it keeps busy",
+    "hits          faults that found their page compressed in RAM",
     "hottest code  functions whose accesses fault most, by samples,",
     "              whoever allocated the memory",
     "Processes of other users are seen by root only. deepheap stat PID has",
@@ -66,7 +68,9 @@ pub fn draw(frame: &mut Frame<'_>, state: &mut TopState, look: Look) {
                 Layout::vertical([Constraint::Min(0), Constraint::Length(panel)]).areas(body);
             draw_list(frame, list, state, look);
             if let Some(at) = find(&mut state.processes, chosen) {
-                let name = format!(" {} ({}) ", state.processes[at].name, state.processes[at].pid);
+                let shown = &state.processes[at];
+                let (busy, command) = (process::state(shown), &shown.history.command);
+                let name = format!(" {} ({}) {busy}: {command} ", shown.name, shown.pid);
                 let block = bordered(look).border_style(look.dim()).title(name);
                 let inner = block.inner(panel);
                 frame.render_widget(block, panel);
@@ -98,15 +102,20 @@ fn bordered(look: Look) -> Block<'static> {
 }
 
 fn title(state: &TopState, columns: usize, look: Look) -> Line<'static> {
-    let histories = || state.processes.iter().map(|process| &process.history);
+    let running = || state.processes.iter().filter(|process| process.ended.is_none());
+    let histories = || running().map(|process| &process.history);
     let used: u64 = histories().map(|history| history.ram().used()).sum();
     let budget: u64 = histories().map(|history| history.ram().budget).sum();
     let faults: f64 = histories().map(|history| history.newest().all_faults()).sum();
-    let number = state.processes.len();
+    let number = running().count();
     let processes = if number == 1 { "process" } else { "processes" };
+    let ended = match state.processes.len() - number {
+        0 => String::new(),
+        ended => format!(", {ended} ended"),
+    };
     let pause = if state.is_paused { "  PAUSED" } else { "" };
     let parts = [
-        (3, format!("  {number} {processes}")),
+        (3, format!("  {number} {processes}{ended}")),
         (1, format!(", RAM {} of {}", bytes(used), bytes(budget))),
         (2, format!(", {} faults/s", count(faults as u64))),
         (0, pause.to_owned()),
@@ -119,9 +128,6 @@ fn title(state: &TopState, columns: usize, look: Look) -> Line<'static> {
 }
 
 fn keys(state: &TopState, columns: usize, look: Look) -> Line<'static> {
-    if !state.message.is_empty() {
-        return Line::styled(state.message.clone(), look.bold());
-    }
     if state.is_typing {
         return Line::from(format!("names with: {}_   enter keeps it, esc ends it", state.filter));
     }
@@ -161,7 +167,7 @@ struct Column {
     rank: u8,
 }
 
-const COLUMNS: [Column; 9] = [
+const COLUMNS: [Column; 11] = [
     Column { head: "    PID", order: "", width: 7, rank: 1 },
     Column { head: "NAME", order: "name", width: 13, rank: 0 },
     Column { head: "     RAM", order: "RAM", width: 8, rank: 2 },
@@ -171,6 +177,8 @@ const COLUMNS: [Column; 9] = [
     Column { head: "STORED/S", order: "stored", width: 8, rank: 5 },
     Column { head: "  WAITED", order: "", width: 8, rank: 3 },
     Column { head: "DEVICE/S", order: "device", width: 8, rank: 7 },
+    Column { head: "  CPU", order: "", width: 5, rank: 9 },
+    Column { head: "COMMAND", order: "", width: 16, rank: 10 },
 ];
 
 fn draw_list(frame: &mut Frame<'_>, area: Rect, state: &TopState, look: Look) {
@@ -197,9 +205,14 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, state: &TopState, look: Look) {
     });
     let rows = shown.iter().map(|process| {
         let cells = cells(process);
-        Row::new(fits.iter().map(|&at| cells[at].clone()).collect::<Vec<_>>())
+        let row = Row::new(fits.iter().map(|&at| cells[at].clone()).collect::<Vec<_>>());
+        if process.ended.is_some() { row.style(look.dim()) } else { row }
     });
-    let widths = fits.iter().map(|&at| Constraint::Length(COLUMNS[at].width));
+    // The last one takes what is left.
+    let widths = fits.iter().map(|&at| match (at + 1 == COLUMNS.len(), COLUMNS[at].width) {
+        (true, least) => Constraint::Min(least),
+        (false, width) => Constraint::Length(width),
+    });
     let table = Table::new(rows, widths)
         .header(Row::new(head))
         .column_spacing(1)
@@ -215,17 +228,22 @@ fn cells(process: &SeenProcess) -> [String; COLUMNS.len()] {
     let of_budget = (ram.used() * 100).checked_div(ram.budget).unwrap_or(0);
     // In a column there is no room for more words.
     let waited = share(process.history.stats().stall_share_now_ppm);
-    let waited = waited.replace("less than", "<");
+    let waited = match process.ended {
+        Some(_) => "ended".to_owned(),
+        None => waited.replace("less than", "<"),
+    };
     [
         format!("{:>7}", process.pid),
         process.name.clone(),
         format!("{:>8}", bytes(ram.used())),
         format!("{of_budget:>4}"),
-        format!("{:>8}", bytes(process.history.stats().allocated_bytes)),
+        format!("{:>8}", bytes(process.history.heap_bytes())),
         format!("{:>8}", count(newest.all_faults() as u64)),
         format!("{:>8}", count(newest.faults[stored] as u64)),
         format!("{waited:>8}"),
         format!("{:>8}", bytes(newest.device_bytes() as u64)),
+        format!("{:>5.2}", newest.cpus),
+        process.history.command.clone(),
     ]
 }
 

@@ -1,6 +1,7 @@
 //! State of `top`: the processes, what is chosen of them, and what a key does to that.
 //!
-//! Guarantees: the chosen process stays chosen wherever it moves in the list; a key does one thing.
+//! Guarantees: the chosen process stays chosen wherever it moves in the list; those that have ended
+//! come last; a key does one thing.
 //! Never: draws, or reads a process.
 //! Threads: none but main.
 
@@ -22,7 +23,7 @@ pub const ORDERS: [Order; 6] = [
     ("faults", |it| it.history.newest().all_faults()),
     ("stored", |it| it.history.newest().faults[FaultKind::Stored as usize]),
     ("RAM", |it| it.history.ram().used() as f64),
-    ("heap", |it| it.history.stats().allocated_bytes as f64),
+    ("heap", |it| it.history.heap_bytes() as f64),
     ("device", |it| it.history.newest().device_bytes()),
     // Of equal ones the name decides.
     ("name", |_| 0.0),
@@ -59,8 +60,6 @@ pub struct TopState {
     pub is_paused: bool,
     /// Seconds between two looks.
     pub interval: f64,
-    /// A line to show until the next key.
-    pub message: String,
     chosen: Option<u32>,
 }
 
@@ -77,7 +76,6 @@ impl TopState {
             has_help: false,
             is_paused: false,
             interval,
-            message: String::new(),
             chosen: inside,
         }
     }
@@ -107,22 +105,13 @@ impl TopState {
         self.processes.sort_by(|a, b| {
             let names = || a.name.cmp(&b.name).then_with(|| a.pid.cmp(&b.pid));
             let order = number(b).total_cmp(&number(a)).then_with(names);
-            if is_reversed { order.reverse() } else { order }
+            let order = if is_reversed { order.reverse() } else { order };
+            a.ended.is_some().cmp(&b.ended.is_some()).then(order)
         });
-    }
-
-    /// A process, which is not in the list any more, has ended.
-    pub fn tell_end(&mut self, process: &SeenProcess) {
-        if self.chosen == Some(process.pid) {
-            self.is_inside = false;
-            self.chosen = None;
-            self.message = format!("{} ({}) has ended", process.name, process.pid);
-        }
     }
 
     /// A key was pressed.
     pub fn press(&mut self, key: KeyEvent) -> Wish {
-        self.message.clear();
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return match key.code {
                 KeyCode::Char('c' | 'd') => Wish::Quit,

@@ -1,6 +1,6 @@
 //! What the screens of `top` show, and what the keys do to them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use deepheap::internal::stats_page::StatsPage;
 use deepheap::number;
@@ -35,7 +35,7 @@ fn seen_process(pid: u32, name: &str, faults: u64) -> SeenProcess {
     page.add(0, number!(device_write_bytes), 100 * MIB);
     std::thread::sleep(Duration::from_millis(5));
     history.add(page, std::process::id());
-    SeenProcess { pid, name: name.to_owned(), history }
+    SeenProcess::new(pid, name, history)
 }
 
 fn state() -> TopState {
@@ -79,7 +79,7 @@ fn the_list_has_the_busiest_first_and_a_panel_of_the_chosen_one() {
     assert!(lines[1].ends_with("DEVICE/S"), "{shown}");
     assert!(lines[2].starts_with("4194300 redis-server   224 MiB   87 0.98 GiB"), "{shown}");
     assert!(lines[3].contains("postgres") && lines[4].contains("quiet"), "{shown}");
-    for words in ["+ redis-server (4194300) -", "# in RAM 128 MiB", "t tables 32.0 MiB"] {
+    for words in ["+ redis-server (4194300) 0.", "# in RAM 128 MiB", "t tables 32.0 MiB"] {
         assert!(shown.contains(words), "'{words}' is not in:\n{shown}");
     }
     // Nothing is cut at the frame.
@@ -213,19 +213,25 @@ fn keys_sort_choose_filter_and_explain() {
 }
 
 #[test]
-fn a_process_that_ends_while_one_looks_into_it_is_told_and_the_list_is_back() {
+fn a_process_that_has_ended_keeps_its_last_picture_and_comes_last_in_the_list() {
     let mut state = state();
     press(&mut state, KeyCode::Enter);
-    let end = |state: &mut TopState, pid| {
-        let at = state.processes.iter().position(|process| process.pid == pid).expect("there");
-        let process = state.processes.remove(at);
-        state.tell_end(&process);
-    };
-    end(&mut state, 4_194_300);
-    let shown = text(&drawn(&mut state, PLAIN, 80, 24));
-    assert!(shown.contains("redis-server (4194300) has ended"), "{shown}");
-    assert!(shown.starts_with("deepheap top  2 processes"), "{shown}");
-    end(&mut state, 11);
-    end(&mut state, 13);
-    assert!(text(&drawn(&mut state, PLAIN, 80, 24)).contains("deepheap run PROGRAM"));
+    let before = text(&drawn(&mut state, PLAIN, 80, 24));
+    let busiest = &mut state.processes[0];
+    busiest.ended = Some(Instant::now());
+    state.put_in_order();
+    let inside = text(&drawn(&mut state, PLAIN, 80, 24));
+    assert!(inside.contains("redis-server (4194300)  ended 0s ago, was up 0s  heap"), "{inside}");
+    let numbers = |shown: &str| shown.lines().skip(2).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(numbers(&inside), numbers(&before));
+
+    press(&mut state, KeyCode::Esc);
+    let list = text(&drawn(&mut state, PLAIN, 80, 24));
+    assert!(list.starts_with("deepheap top  2 processes, 1 ended, RAM 448 MiB of 512 "), "{list}");
+    let last = list.lines().nth(4).expect("three processes");
+    assert!(
+        last.starts_with("4194300 redis-server   224 MiB") && last.contains(" ended "),
+        "{list}"
+    );
+    assert!(list.contains(" redis-server (4194300) ended 0s ago: "), "{list}");
 }
