@@ -87,9 +87,7 @@ impl fmt::Display for OpenError {
             OpenError::Read => out.write_str(
                 "a process reads the heap, as it is or as it was; wait until it has closed it",
             ),
-            OpenError::WrongKind => {
-                out.write_str("it is no regular file; name a file, or a name that is free")
-            }
+            OpenError::WrongKind => out.write_str("it is no regular file: name one"),
             OpenError::Format(error) => error.fmt(out),
             OpenError::Damaged(what) => {
                 write!(out, "the heap's tables are damaged ({what}); see `deepheap fsck`")
