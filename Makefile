@@ -213,7 +213,7 @@ apps-check: apps ## Runs the applications, small: malloc, pages and objects; all
 memcached-check: apps ## Builds memcached with objects from fetched source, verifies its values.
 	scripts/memcached_check.sh
 
-containers-check: build ## Runs Redis and Python in containers of Podman; root makes their files once.
+containers-check: build ## Runs Redis and Python in containers, as root and rootless; root makes their files once.
 	@scripts/deps.sh containers || true
 	scripts/containers_check.sh
 

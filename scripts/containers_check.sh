@@ -1,11 +1,18 @@
 #!/usr/bin/env bash
-# containers_check.sh: deepheap in containers of Podman: Redis, and the Python package.
+# containers_check.sh: deepheap in containers: Redis and the Python package in those of Podman, and
+# Redis in one of Docker.
 #
 #     scripts/containers_check.sh
 #
 # Root makes the root file system of the containers from Debian's packages (debootstrap) below
-# target/containers, where it stays for the next time; everybody may run containers from it. So as
-# an ordinary user this checks rootless containers, after it once ran as root.
+# target/containers, where it stays for the next time; everybody may run containers from it. Root
+# checks containers of root, and then rootless ones, as `nobody`; an ordinary user only those of
+# their own. Where Docker's daemon is installed, root starts one of this script's own, and ends it.
+# Redis answers for every value that it holds (scripts/redis_values.py), and the Python
+# program checks each number.
+#
+# Environment: CHECK_DEVICE, a device node of userfaultfd that this user may open, in place of
+# /dev/userfaultfd.
 #
 # Guarantees: writes below target/ only; containers and what they wrote are gone at the end. Exit
 # status 0 if all that could be tried was right; what could not be tried is told in a line each, and
@@ -36,7 +43,8 @@ fail() {
 }
 command -v podman >/dev/null || skip "podman is missing: scripts/deps.sh containers"
 [ -f "$profile" ] || skip "$profile is missing: scripts/deps.sh containers"
-[ -c /dev/userfaultfd ] || skip "this kernel has no /dev/userfaultfd (Linux 6.1 and later have)"
+node=${CHECK_DEVICE:-/dev/userfaultfd}
+[ -c "$node" ] || skip "this kernel has no /dev/userfaultfd (Linux 6.1 and later have)"
 
 # The root file system, made once: whole, or not there.
 if [ ! -d "$root" ]; then
@@ -57,9 +65,15 @@ if [ ! -d "$root" ]; then
 fi
 
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/deepheap-containers.XXXXXX")
+pause=$work/home/libpod/tmp/pause.pid
+daemon=
 clean_up() {
     local status=$?
     trap - EXIT INT TERM
+    # Holds the name spaces of rootless containers.
+    [ ! -s "$pause" ] || kill "$(cat "$pause")" || true
+    # It ends its containers, and what holds its folders.
+    [ -z "$daemon" ] || { kill "$daemon" && wait "$daemon"; } || true
     rm -rf "$work"
     exit "$status"
 }
@@ -68,14 +82,16 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 mkdir "$work/store"
 chmod 777 "$work/store"
+chmod 755 "$work"
 
 # Runs a command in a container of this profile, with these options of Podman.
 engine=()
+mounts=(-v "$work/store:/store" -v "$PWD/scripts:/deepheap/scripts:ro"
+    -v "$release:/deepheap/target/release:ro" --env DEMO_STORE=/store
+    --env CARGO_TARGET_DIR=/deepheap/target)
 contain() {
-    timeout --kill-after=10 300 podman "${engine[@]}" --network none \
-        -v "$work/store:/store" -v "$PWD/scripts:/deepheap/scripts:ro" \
-        -v "$release:/deepheap/target/release:ro" --env DEMO_STORE=/store \
-        --env CARGO_TARGET_DIR=/deepheap/target "$@" >"$work/said" 2>&1
+    timeout --kill-after=10 300 podman "${engine[@]}" --network none "${mounts[@]}" "$@" \
+        >"$work/said" 2>&1
 }
 
 # Machines differ in what their engine can do: the first way that starts anything is taken.
@@ -106,8 +122,8 @@ fi
 
 # 2. The device, and the default profile: all is well, or (before Linux 6.8) vmsplice and its cure
 # are named.
-device=(--device /dev/userfaultfd)
-if ! [ -r /dev/userfaultfd ] || ! [ -w /dev/userfaultfd ]; then
+device=(--device "$node:/dev/userfaultfd")
+if ! [ -r "$node" ] || ! [ -w "$node" ]; then
     skip "this user may not open /dev/userfaultfd: sudo chmod 666 /dev/userfaultfd"
 fi
 security=()
@@ -128,20 +144,25 @@ tail -n 1 "$work/said"
 
 # 4. An array of Python that is larger than RAM. Without the right to build a wheel here, by the one
 # that root has built.
-if [ -w "$folder" ]; then
-    rm -rf "$folder/dist"
-    if ! scripts/python.sh wheel "$folder/dist" >"$work/said" 2>&1; then
-        tail -n 1 "$work/said" >&2
-        skip "the wheel cannot be built here, so no Python"
+check_python() {
+    local wheels version
+    if [ -w "$folder" ]; then
+        rm -rf "$folder/dist"
+        if ! scripts/python.sh wheel "$folder/dist" >"$work/said" 2>&1; then
+            tail -n 1 "$work/said" >&2
+            echo "containers-check: SKIPPED: the wheel cannot be built here, so no Python"
+            return
+        fi
     fi
-fi
-wheels=("$folder"/dist/deepheap-*.whl)
-[ -f "${wheels[0]}" ] || skip "$folder/dist has no wheel, so no Python"
-version=$(sed -n 's/.*-cp3\([0-9]*\)-.*/3.\1/p' <<<"${wheels[0]}")
-[ -e "$root/usr/bin/python$version" ] || skip "the wheel is for Python $version, Debian has another"
-mkdir "$work/site"
-python3 -m zipfile -e "${wheels[0]}" "$work/site"
-cat >"$work/site/check.py" <<'EOF'
+    wheels=("$folder"/dist/deepheap-*.whl)
+    version=$(sed -n 's/.*-cp3\([0-9]*\)-.*/3.\1/p' <<<"${wheels[0]}")
+    if ! [ -e "$root/usr/bin/python$version" ]; then
+        echo "containers-check: SKIPPED: no wheel for Debian's Python, so no Python"
+        return
+    fi
+    mkdir "$work/site"
+    python3 -m zipfile -e "${wheels[0]}" "$work/site"
+    cat >"$work/site/check.py" <<'EOF'
 import numpy as np
 import deepheap
 
@@ -153,6 +174,58 @@ assert (deepheap.gather(array.reshape(-1, 1), rows)[:, 0] == rows).all()
 assert int(array.sum()) == len(array) * (len(array) - 1) // 2
 print("python: 128 MiB in 32 MiB of RAM, every value right")
 EOF
-contain "${device[@]}" "${security[@]}" -v "$work/site:/site:ro" --env PYTHONPATH=/site \
-    "${image[@]}" python3 /site/check.py || fail "python:"
-tail -n 1 "$work/said"
+    contain "${device[@]}" "${security[@]}" -v "$work/site:/site:ro" --env PYTHONPATH=/site \
+        "${image[@]}" python3 /site/check.py || fail "python:"
+    tail -n 1 "$work/said"
+}
+check_python
+
+# 5. Redis under Docker's default profile, with the device. The image has names only; /usr is that
+# of the root file system.
+contain_docker() {
+    timeout --kill-after=10 300 "${docker[@]}" run --rm --network none --device /dev/userfaultfd \
+        -v "$root/usr:/usr:ro" "${mounts[@]}" redis-check "$@" >"$work/said" 2>&1
+}
+check_docker() {
+    local names=$work/names socket=unix://$work/docker.sock
+    docker=(docker --host "$socket")
+    if ! command -v docker >/dev/null || ! command -v dockerd >/dev/null; then
+        echo "containers-check: SKIPPED: no Docker: apt-get install docker.io"
+        return
+    fi
+    dockerd --host "$socket" --pidfile "$work/docker.pid" --data-root "$work/docker" \
+        --exec-root "$work/docker-run" --bridge none --iptables=false --ip6tables=false \
+        --storage-driver vfs >"$work/dockerd.log" 2>&1 &
+    daemon=$!
+    for ((attempt = 0; attempt < 100; attempt++)); do
+        ! "${docker[@]}" version >/dev/null 2>&1 || break
+        kill -0 "$daemon" 2>/dev/null || break
+        sleep 0.1
+    done
+    mkdir -p "$names"/{dev,proc,sys,etc,usr,tmp,store,deepheap/{scripts,target/release}}
+    for name in bin sbin lib lib64; do ln -s "usr/$name" "$names/$name"; done
+    if ! tar -C "$names" -c . | "${docker[@]}" import - redis-check >/dev/null 2>"$work/said" ||
+        ! contain_docker true; then
+        echo "containers-check: SKIPPED: docker starts no container: $(tail -n 1 "$work/said")"
+        return
+    fi
+    contain_docker bash /deepheap/scripts/demo.sh --short || fail "redis in Docker:"
+    echo "containers-check: dockerd $("${docker[@]}" version -f '{{.Server.Version}}'), as root"
+    tail -n 1 "$work/said"
+}
+[ "$(id -u)" -eq 0 ] || exit 0
+check_docker
+
+# 6. Without root: Podman's part of this once more as `nobody`, who gets a node of the device of
+# their own, as no user but root may open the machine's.
+mkdir "$work/home"
+chown nobody "$work/home"
+mknod -m 666 "$work/userfaultfd" c "0x$(stat -c %t /dev/userfaultfd)" \
+    "0x$(stat -c %T /dev/userfaultfd)" || skip "no node can be made here, so no rootless containers"
+rootless=(setpriv --reuid nobody --regid nogroup --clear-groups env -i PATH=/usr/sbin:/usr/bin:/bin
+    HOME="$work/home" XDG_RUNTIME_DIR="$work/home" CARGO_TARGET_DIR="$target"
+    CHECK_DEVICE="$work/userfaultfd")
+if ! "${rootless[@]}" test -x "$release/deepheap" -a -r "$PWD"; then
+    skip "the user nobody cannot enter $PWD, so no rootless containers"
+fi
+"${rootless[@]}" scripts/containers_check.sh
