@@ -8,8 +8,8 @@
 # target/containers, where it stays for the next time; everybody may run containers from it. Root
 # checks containers of root, and then rootless ones, as `nobody`; an ordinary user only those of
 # their own. Where Docker's daemon is installed, root starts one of this script's own, and ends it.
-# Redis answers for every value that it holds (scripts/redis_values.py), and the Python
-# program checks each number.
+# Redis answers for every value that it holds (scripts/redis_values.py), and the Python program
+# checks each number.
 #
 # Environment: CHECK_DEVICE, a device node of userfaultfd that this user may open, in place of
 # /dev/userfaultfd.
@@ -67,6 +67,7 @@ fi
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/deepheap-containers.XXXXXX")
 pause=$work/home/libpod/tmp/pause.pid
 daemon=
+cgroup=deepheap-containers.$$
 clean_up() {
     local status=$?
     trap - EXIT INT TERM
@@ -74,6 +75,7 @@ clean_up() {
     [ ! -s "$pause" ] || kill "$(cat "$pause")" || true
     # It ends its containers, and what holds its folders.
     [ -z "$daemon" ] || { kill "$daemon" && wait "$daemon"; } || true
+    find /sys/fs/cgroup -depth -type d -name "$cgroup" -exec rmdir {} + 2>/dev/null || true
     rm -rf "$work"
     exit "$status"
 }
@@ -195,7 +197,7 @@ check_docker() {
     fi
     dockerd --host "$socket" --pidfile "$work/docker.pid" --data-root "$work/docker" \
         --exec-root "$work/docker-run" --bridge none --iptables=false --ip6tables=false \
-        --storage-driver vfs >"$work/dockerd.log" 2>&1 &
+        --storage-driver vfs --cgroup-parent "/$cgroup" >"$work/dockerd.log" 2>&1 &
     daemon=$!
     for ((attempt = 0; attempt < 100; attempt++)); do
         ! "${docker[@]}" version >/dev/null 2>&1 || break
