@@ -25,10 +25,8 @@ pub struct Moment {
     pub seconds: f64,
     /// Faults a second, by kind.
     pub faults: [f64; FaultKind::ALL.len()],
-    /// Their median, nanoseconds; 0 without faults.
-    pub p50_ns: [u64; FaultKind::ALL.len()],
-    /// Their 99th percentile.
-    pub p99_ns: [u64; FaultKind::ALL.len()],
+    /// How long they took; zeros without faults.
+    pub took: [Latency; FaultKind::ALL.len()],
     /// Pages a second that came before they were touched.
     pub prefetched: f64,
     /// Pages evicted a second.
@@ -199,8 +197,7 @@ fn between(earlier: &Sample, now: &Sample) -> Moment {
         uptime_ns: now.stats.uptime_ns,
         seconds,
         faults: latencies.map(|latency| latency.count as f64 / seconds.max(1e-3)),
-        p50_ns: latencies.map(|latency| latency.p50_ns),
-        p99_ns: latencies.map(|latency| latency.p99_ns),
+        took: latencies,
         prefetched: rate(|stats| stats.prefetched),
         evicted: rate(Stats::evictions),
         read_bytes: rate(|stats| stats.device_read_bytes),

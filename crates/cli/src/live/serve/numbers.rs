@@ -73,7 +73,7 @@ fn series(history: &History) -> Value {
         history.moments().map(|moment| round(number(moment))).collect()
     };
     let faults = |kind: FaultKind| of(&|moment| moment.faults[kind as usize]);
-    let p99_us = |kind: FaultKind| of(&|moment| moment.p99_ns[kind as usize] as f64 / 1e3);
+    let p99_us = |kind: FaultKind| of(&|moment| moment.took[kind as usize].p99_ns as f64 / 1e3);
     json!({
         "seconds": of(&|moment| moment.uptime_ns as f64 / 1e9),
         "zero": faults(FaultKind::Zero),

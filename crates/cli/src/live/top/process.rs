@@ -152,7 +152,8 @@ fn faults(history: &History, columns: usize, look: Look) -> Vec<Line<'static>> {
     for kind in FaultKind::ALL {
         let at = kind as usize;
         let rates = history.moments().map(|moment| moment.faults[at]);
-        let p99s = history.moments().map(|moment| moment.p99_ns[at] as f64);
+        let p99s = history.moments().map(|moment| moment.took[at].p99_ns as f64);
+        let took = newest.took[at];
         let time = |ns| if ns == 0 { "-".to_owned() } else { duration(ns) };
         let colour = match kind {
             FaultKind::Stored => Color::Red,
@@ -163,7 +164,7 @@ fn faults(history: &History, columns: usize, look: Look) -> Vec<Line<'static>> {
         lines.push(Line::from(vec![
             Span::raw(format!("{:<10}{:>6}  ", kind.word(), count(newest.faults[at] as u64))),
             Span::styled(sparkline(rates, spark, look.glyphs), look.colour(colour)),
-            Span::raw(format!(" {:>8} {:>8}  ", time(newest.p50_ns[at]), time(newest.p99_ns[at]))),
+            Span::raw(format!(" {:>8} {:>8}  ", time(took.p50_ns), time(took.p99_ns))),
             Span::styled(sparkline(p99s, spark, look.glyphs), look.colour(colour)),
         ]));
     }
