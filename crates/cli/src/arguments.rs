@@ -85,8 +85,8 @@ pub struct OfFile {
 }
 
 const FSCK_STATUS: &str = "\
-Exit status: 0 if nothing is damaged, or with --repair nothing any more; 1 if something is damaged,
-or was lost; 2 if there is no heap, or somebody uses it.";
+Exit status: 0 if nothing is damaged, or with --repair nothing any more; 1 if something is \
+damaged, or was lost; 2 if there is no heap, or somebody uses it.";
 
 /// `deepheap fsck`.
 #[derive(Args)]
@@ -112,16 +112,17 @@ pub struct OfSnapshot {
 }
 
 const RUN_NOTES: &str = "\
-Sizes are bytes, or 64K, 256M, 1.5G, 2T (of 1024), or a percentage: --ram of the machine or of its
-memory cgroup, --store-size of what is free there, --page-buffer of the budget.
+Sizes are bytes, or 64K, 256M, 1.5G, 2T (of 1024), or a percentage: --ram of the machine or of \
+its memory cgroup, --store-size of what is free there, --page-buffer of the budget.
 
-The program takes over this process, so its exit status and signals are its own. With --show-stats
-or --stats it is a child of this process, which passes on signals and exit status, and tells how it
-went however it ends: what it had touched at most, how much of that was on SSD, for what part of its
-run time it waited for want of RAM, and with how much RAM it would have waited less. The settings of
-an existing DEEPHEAP_CONF hold where no option is given, and an existing LD_PRELOAD is kept.
+The program takes over this process, so its exit status and signals are its own. With \
+--show-stats or --stats it is a child of this process, which passes on signals and exit status, \
+and tells how it went however it ends: what it had touched at most, how much of that was on SSD, \
+for what part of its run time it waited for want of RAM, and with how much RAM it would have \
+waited less. The settings of an existing DEEPHEAP_CONF hold where no option is given, and an \
+existing LD_PRELOAD is kept.
 
-Exit status: 2 if deepheap refuses (it says why, the program was not started), 126 if the program
+Exit status: 2 if deepheap refuses (it says why, the program was not started), 126 if the program \
 cannot be executed, 127 if it is not found, else the program's.
 
 Examples:
@@ -187,12 +188,12 @@ impl FromArgMatches for Settings {
 }
 
 const SIMULATE_NOTES: &str = "\
-The trace is what `deepheap run --trace FILE` wrote. Each line tells for a RAM budget: reads of the
-SSD for 100 touches; touches of what was in RAM, of what was compressed in RAM, and of what had to
-be read; what was written; how much slower the program is than with enough RAM; and how long an SSD
-rated for 600 TB of writes lasts if the program runs all the time.
+The trace is what `deepheap run --trace FILE` wrote. Each line tells for a RAM budget: reads of \
+the SSD for 100 touches; touches of what was in RAM, of what was compressed in RAM, and of what \
+had to be read; what was written; how much slower the program is than with enough RAM; and how \
+long an SSD rated for 600 TB of writes lasts if the program runs all the time.
 
-A trace does not have the touches of pages in RAM, so less RAM than it was taken with cannot be
+A trace does not have the touches of pages in RAM, so less RAM than it was taken with cannot be \
 simulated well: take the trace with little RAM.
 
 Policies, as in DEEPHEAP_CONF:
@@ -230,9 +231,9 @@ pub struct Simulate {
 }
 
 const ADVISE_NOTES: &str = "\
-It says with how much RAM the program would be 1 %, 5 % and 20 % slower than with all that it
-touches. Each line of the table tells for a RAM budget: how much slower the program is than with
-enough RAM; what it writes to the SSD in a day; and how long an SSD rated for 600 TB of writes
+It says with how much RAM the program would be 1 %, 5 % and 20 % slower than with all that it \
+touches. Each line of the table tells for a RAM budget: how much slower the program is than with \
+enough RAM; what it writes to the SSD in a day; and how long an SSD rated for 600 TB of writes \
 lasts, if the program runs all the time.
 
 Examples:
@@ -353,15 +354,16 @@ pub struct Stat {
 }
 
 const SET_NOTES: &str = "\
-The budget may become less than the process began with, and that again, but no more: its tables are
-laid out for it. The command waits until the process has given back what is too much, which takes as
-long as it takes to write that to the SSD, for ten seconds at most. Memory that has not outgrown its
-RAM is not managed yet: then the new budget holds from when the heap next grows.
+The budget may become less than the process began with, and that again, but no more: its tables \
+are laid out for it. The command waits until the process has given back what is too much, which \
+takes as long as it takes to write that to the SSD, for ten seconds at most. Memory that has not \
+outgrown its RAM is not managed yet: then the new budget holds from when the heap next grows.
 
-Children that the process forks from then on have the same budget; programs that it executes have
-the one of `deepheap run`. A process with a bound on stalls (--ram auto) or in a pool cannot be set.
+Children that the process forks from then on have the same budget; programs that it executes have \
+the one of `deepheap run`. A process with a bound on stalls (--ram auto) or in a pool cannot be \
+set.
 
-Exit status: 0, 1 if there is no such process, it has no deepheap, or it does not answer, 2 if it
+Exit status: 0, 1 if there is no such process, it has no deepheap, or it does not answer, 2 if it \
 cannot have that budget.
 
 Examples:
@@ -381,15 +383,15 @@ pub struct Set {
 }
 
 const TOP_NOTES: &str = "\
-Keys: up and down choose a process, enter looks into it, s sorts, / filters by name, ? explains
+Keys: up and down choose a process, enter looks into it, s sorts, / filters by name, ? explains \
 the rest, q quits. NO_COLOR is heeded; without UTF-8 in the locale the pictures are ASCII.
 
-The hottest code is the code that faults most. The process notes one fault in 16 in its statistics;
-the functions are named by the symbols of the files that are mapped.
+The hottest code is the code that faults most. The process notes one fault in 16 in its \
+statistics; the functions are named by the symbols of the files that are mapped.
 
-Life is how long an SSD lasts that is rated for 600 TB of writes, as common ones of 1 TB are, if it
-is written on at the rate of the last minutes; with a second tier also how long it would last if it
-had to take what goes there.
+Life is how long an SSD lasts that is rated for 600 TB of writes, as common ones of 1 TB are, if \
+it is written on at the rate of the last minutes; with a second tier also how long it would last \
+if it had to take what goes there.
 
 Processes of other users are seen by root only.";
 
@@ -406,17 +408,17 @@ pub struct Top {
 }
 
 const SERVE_NOTES: &str = "\
-It prints the address of the page, with a token without which nothing is told. The page shows where
-the pages of the heap are, how RAM is used, faults, the device, and the code that faults most. When
-a process ends, its last picture stays.
+It prints the address of the page, with a token without which nothing is told. The page shows \
+where the pages of the heap are, how RAM is used, faults, the device, and the code that faults \
+most. When a process ends, its last picture stays.
 
   /?token=T         the page; &pid=N chooses a process
   /data?token=T     what it shows, as JSON
   /metrics          all counters as OpenMetrics text; the token as
                     'Authorization: Bearer T', or in the query
 
-Only this machine is listened to unless --listen says otherwise. There is no encryption: from other
-machines come by 'ssh -L 7070:127.0.0.1:7070'.";
+Only this machine is listened to unless --listen says otherwise. There is no encryption: from \
+other machines come by 'ssh -L 7070:127.0.0.1:7070'.";
 
 /// `deepheap serve`.
 #[derive(Args)]
@@ -441,15 +443,16 @@ pub struct Serve {
 }
 
 const PROFILE_NOTES: &str = "\
-It runs the program as `deepheap run` does, and its children, with the same options, and tells on
-stderr where they waited in faults: for which part of that time in a function itself (own), and in
-it and what it calls (total). Of a process that runs under deepheap already it tells on stdout.
+It runs the program as `deepheap run` does, and its children, with the same options, and tells on \
+stderr where they waited in faults: for which part of that time in a function itself (own), and \
+in it and what it calls (total). Of a process that runs under deepheap already it tells on \
+stdout.
 
-One fault in some is noted with its stack: the one with which a thread has waited for 0.25 ms since
-the last, and less often from time to time. The stack is read by the tables for exceptions (DWARF)
-that compilers write, or by frame pointers. It ends where it is deeper than 16 KiB. Functions have
-names as far as a file has symbols; of others it says where they begin. Files of other functions:
-/tmp/perf-PID.map, as `python3 -X perf` (from 3.12 on), Java and Node write it.
+One fault in some is noted with its stack: the one with which a thread has waited for 0.25 ms \
+since the last, and less often from time to time. The stack is read by the tables for exceptions \
+(DWARF) that compilers write, or by frame pointers. It ends where it is deeper than 16 KiB. \
+Functions have names as far as a file has symbols; of others it says where they begin. Files of \
+other functions: /tmp/perf-PID.map, as `python3 -X perf` (from 3.12 on), Java and Node write it.
 
 Not in it are waits in system calls on memory that is not in RAM, and those for maps.
 
