@@ -48,13 +48,12 @@ fn sentences(simulation: &Simulation, curve: &[Outcome]) -> String {
     let mut text = String::new();
     for (slowdown, words) in SLOWDOWNS {
         let ram = simulation.ram_for(curve, slowdown);
-        let shown = bytes(ram);
-        let _ = match shown == all {
+        let (shown, spared) = (bytes(ram), spared(ram));
+        let _ = match shown == all || spared == bytes(0) {
             true => writeln!(text, "{all}: {words} slower or less needs all of it"),
             false => writeln!(
                 text,
-                "{shown}: {words} slower than with all {all}, and {} of RAM spared",
-                spared(ram)
+                "{shown}: {words} slower than with all {all}, and {spared} of RAM spared"
             ),
         };
     }
