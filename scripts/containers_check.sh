@@ -224,9 +224,9 @@ mkdir "$work/home"
 chown nobody "$work/home"
 mknod -m 666 "$work/userfaultfd" c "0x$(stat -c %t /dev/userfaultfd)" \
     "0x$(stat -c %T /dev/userfaultfd)" || skip "no node can be made here, so no rootless containers"
-rootless=(setpriv --reuid nobody --regid nogroup --clear-groups env -i PATH=/usr/sbin:/usr/bin:/bin
-    HOME="$work/home" XDG_RUNTIME_DIR="$work/home" CARGO_TARGET_DIR="$target"
-    CHECK_DEVICE="$work/userfaultfd")
+rootless=(setpriv --reuid nobody --regid "$(id -g nobody)" --clear-groups env -i
+    PATH=/usr/sbin:/usr/bin:/bin HOME="$work/home" XDG_RUNTIME_DIR="$work/home"
+    CARGO_TARGET_DIR="$target" CHECK_DEVICE="$work/userfaultfd")
 if ! "${rootless[@]}" test -x "$release/deepheap" -a -r "$PWD"; then
     skip "the user nobody cannot enter $PWD, so no rootless containers"
 fi
