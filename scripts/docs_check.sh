@@ -63,7 +63,10 @@ while IFS= read -r command; do
         'deepheap advise FILE'* | 'deepheap simulate FILE'*) run "$command" ;;
         'deepheap run --'*PROGRAM) run "$command" 's/PROGRAM/.\/program/' 's/4G/64M/' ;;
         'deepheap run --ram 64M --show-stats python3 x.py') run "$command" ;;
-        'deepheap profile --ram 64M -o flame.svg -- python3 x.py') run "$command" ;;
+        'deepheap profile --ram 64M -o flame.svg -- python3 x.py' | \
+            'deepheap profile --allocations --ram 64M -- python3 x.py')
+            run "$command"
+            ;;
         'deepheap run --pool night'*) run "$command" 's/8G/64M/' ;;
         # containers_check.sh runs it.
         examples/containers/seccomp.py\ *) elsewhere=$((elsewhere + 1)) ;;

@@ -454,11 +454,16 @@ since the last, and less often from time to time. The stack is read by the table
 Functions have names as far as a file has symbols; of others it says where they begin. Files of \
 other functions: /tmp/perf-PID.map, as `python3 -X perf` (from 3.12 on), Java and Node write it.
 
+With --allocations it also tells which calls allocated the memory that was cold when most of it was:
+one byte in 512 KiB is noted with the stack that allocated it, and stands for as many. -o FLAME.svg
+then writes FLAME.allocations.svg, too. It is for a program to start.
+
 Not in it are waits in system calls on memory that is not in RAM, and those for maps.
 
 Examples:
   deepheap profile --ram 256M -o flame.svg -- python3 -X perf train.py
   deepheap profile -o stacks.folded -o stacks.json --ram 1G ./program
+  deepheap profile --allocations --ram 256M ./program
   deepheap profile --seconds 30 -o flame.svg $(pgrep redis)";
 
 /// `deepheap profile`.
@@ -471,6 +476,10 @@ pub struct Profile {
     /// folded stacks; may be given more than once
     #[arg(short, long, value_name = "FILE", value_parser = any_path())]
     pub output: Vec<PathBuf>,
+    /// Tell, too, what allocated the memory that was cold: not touched for a while, and so
+    /// compressed in RAM or on SSD
+    #[arg(long)]
+    pub allocations: bool,
     /// Look at a process for so long, if it and nobody ends it before [default: 10]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub seconds: Option<f64>,

@@ -1,4 +1,5 @@
-//! Profile command: where a program waits for memory, as a summary, and as files for other tools.
+//! Profile command: where a program waits for memory, and what allocated memory that is cold, as a
+//! summary, and as files for other tools.
 //!
 //! Guarantees: the program's exit status is this command's; the file in shared memory is gone at
 //! the end, and what it held is given back even while processes have it mapped.
@@ -12,6 +13,7 @@ mod summary;
 mod write;
 
 use core::mem::zeroed;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{Error, Write, stderr};
@@ -21,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use deepheap::internal::profile::{self, Recorded};
+use deepheap::internal::profile::{self, Recorded, WITH_ALLOCATIONS};
 use deepheap::internal::stats_page::Request;
 use deepheap_tools::process::Process;
 
@@ -41,12 +43,22 @@ const SECONDS: f64 = 10.0;
 /// Runs a program, or looks at a process, and tells where it waited.
 pub fn profile(arguments: &Profile) -> Result<(), Refusal> {
     let check = |file: &PathBuf| check_output_file(file, "the profile", "-o");
-    let outputs = arguments.output.iter().map(check).collect::<Result<Vec<_>, _>>()?;
+    let all = |files: Vec<PathBuf>| files.iter().map(check).collect::<Result<Vec<_>, _>>();
+    let beside = || arguments.output.iter().map(|file| write::beside(file)).collect();
+    let outputs = Outputs {
+        faults: all(arguments.output.clone())?,
+        allocations: arguments.allocations.then(|| all(beside())).transpose()?,
+    };
     let number = || u64::from_str_radix(&random_text()?[..16], 16).map_err(Refusal::of);
     if let Some(pid) = process_id(&arguments.program) {
         if !arguments.settings.0.is_empty() {
             return Err(Refusal::new(format!(
                 "process {pid} runs already: give no options of run, or a program to start"
+            )));
+        }
+        if arguments.allocations {
+            return Err(Refusal::new(format!(
+                "process {pid} runs already: --allocations is for a program to start"
             )));
         }
         let seconds = Duration::from_secs_f64(arguments.seconds.unwrap_or(SECONDS));
@@ -61,8 +73,10 @@ pub fn profile(arguments: &Profile) -> Result<(), Refusal> {
         return Err(Refusal::new("--seconds is for a process that runs: leave it out"));
     }
     let shared = Shared::make(number()?, Path::new("/"), None)?;
-    let number = OsString::from(format!("{:016x}", shared.number));
-    let tells = Box::new(|| tell_program(&shared, &outputs));
+    let with = if arguments.allocations { WITH_ALLOCATIONS } else { "" };
+    let number = OsString::from(format!("{:016x}{with}", shared.number));
+    // The file is its own: if the program was killed, this process ends within `start`.
+    let tells = Box::new(move || tell_program(&shared, &outputs));
     Err(run::start(&arguments.settings, &arguments.program, Some(Profiled { number, tells })))
 }
 
@@ -73,9 +87,9 @@ fn process_id(program: &[OsString]) -> Option<u32> {
 }
 
 /// The program has ended.
-fn tell_program(shared: &Shared, outputs: &[PathBuf]) {
+fn tell_program(shared: &Shared, outputs: &Outputs) {
     let told = shared.finish(|pid| pid).and_then(|recorded| {
-        let (text, failures) = told(recorded, outputs);
+        let (text, failures) = told(&recorded, outputs);
         // Nothing can be done if stderr is closed.
         let _ = stderr().write_all(text.as_bytes());
         failures
@@ -89,7 +103,7 @@ fn of_process(
     process: &Process,
     number: u64,
     lasting: Duration,
-    outputs: &[PathBuf],
+    outputs: &Outputs,
 ) -> Result<(), Refusal> {
     let (name, pid) = (&process.name, process.pid());
     let page = process.page().map_err(Refusal::missing)?;
@@ -121,7 +135,7 @@ fn of_process(
         number if number == inside => pid.into(),
         _ => 0, // a child of it, whose number is not known
     };
-    let (text, failures) = told(shared.finish(outside)?, outputs);
+    let (text, failures) = told(&shared.finish(outside)?, outputs);
     print_out(text)?;
     failures
 }
@@ -148,14 +162,26 @@ fn wait(process: &Process, lasting: Duration) {
     }
 }
 
+/// Files to write.
+struct Outputs {
+    faults: Vec<PathBuf>,
+    /// As many, if allocations are told of.
+    allocations: Option<Vec<PathBuf>>,
+}
+
 /// The summary, with a line for each file that is written.
-fn told(recorded: Recorded, outputs: &[PathBuf]) -> (String, Result<(), Refusal>) {
-    let stacks = Stacks::of(recorded);
-    let mut text = summary::text(&stacks);
+fn told(recorded: &Recorded, outputs: &Outputs) -> (String, Result<(), Refusal>) {
+    let [waited, allocated] = &Stacks::of(recorded);
+    let mut text = summary::text(waited);
+    if outputs.allocations.is_some() {
+        text = text + "\n" + &summary::allocated(allocated);
+    }
     let mut failures = Ok(());
-    for path in outputs {
+    let of_faults = outputs.faults.iter().map(|path| (waited, path));
+    let of_allocations = outputs.allocations.iter().flatten().map(|path| (allocated, path));
+    for (stacks, path) in of_faults.chain(of_allocations) {
         let shown = path.display();
-        match fs::write(path, write::content(&stacks, path)) {
+        match fs::write(path, write::content(stacks, path)) {
             Ok(()) => text += &format!("deepheap: {} is in {shown}\n", write::what(path)),
             Err(error) => {
                 let told = format!("cannot write '{shown}': {error}: give -o another file");
@@ -217,9 +243,11 @@ impl Shared {
         let read: Result<Recorded, Error> = read();
         let mut recorded =
             read.map_err(|error| Refusal::missing(format!("the profile cannot be read: {error}")))?;
-        recorded.samples.iter_mut().for_each(|(head, _)| head.pid = outside(head.pid));
-        let heads = recorded.samples.iter().map(|(head, _)| (head.pid, head.image));
-        let processes: std::collections::BTreeSet<(u64, u64)> = heads.collect();
+        let mut processes = BTreeSet::new();
+        for (head, _) in recorded.samples.iter_mut().chain(&mut recorded.allocations) {
+            head.pid = outside(head.pid);
+            processes.insert((head.pid, head.image));
+        }
         for (pid, image) in processes {
             // Of a process that goes on.
             let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();

@@ -12,6 +12,7 @@ fn what_cannot_be_profiled_is_refused_with_a_reason() {
         (&["profile", "4194999"][..], "there is no process 4194999"),
         (&["profile", &pid], "does not run under deepheap"),
         (&["profile", "--ram", "1G", &pid], "give no options of run"),
+        (&["profile", "--allocations", &pid], "for a program to start"),
         (&["profile", "--seconds", "3", "true"], "leave it out"),
         (&["profile", "-o", "none/x.svg", "true"], "cannot be written"),
         (&["profile", "no-such-program"], "no-such-program"),

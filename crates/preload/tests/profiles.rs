@@ -1,5 +1,5 @@
 //! What `deepheap profile` promises: the functions whose accesses fault, and those that call them,
-//! by the time waited there.
+//! by the time waited there; and the functions that allocated what is cold, by its bytes.
 
 mod preloaded;
 
@@ -35,12 +35,13 @@ fn profiled(name: &str, way: &str, options: &[&str]) -> (Output, Vec<(String, u6
     assert!(String::from_utf8_lossy(&output.stdout).ends_with(" 0 wrong\n"), "{told}");
     let svg = std::fs::read_to_string(scratch.path().join("flame.svg")).expect("a picture");
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{svg}");
-    let folded = folded(&scratch);
+    assert!(!scratch.path().join("stacks.allocations").exists(), "nobody asked for it");
+    let folded = folded(&scratch, "stacks");
     (output, folded)
 }
 
-fn folded(scratch: &Scratch) -> Vec<(String, u64)> {
-    let text = std::fs::read_to_string(scratch.path().join("stacks")).expect("stacks");
+fn folded(scratch: &Scratch, file: &str) -> Vec<(String, u64)> {
+    let text = std::fs::read_to_string(scratch.path().join(file)).expect("stacks");
     let line = |line: &str| {
         let (stack, ns) = line.rsplit_once(' ').expect("a stack and a number");
         (stack.to_owned(), ns.parse().expect("nanoseconds"))
@@ -48,12 +49,39 @@ fn folded(scratch: &Scratch) -> Vec<(String, u64)> {
     text.lines().map(line).collect()
 }
 
-/// The share of the time in stacks with this in them.
+/// The weight of stacks with this in them.
+fn sum(folded: &[(String, u64)], part: &str) -> u64 {
+    folded.iter().filter(|(stack, _)| stack.contains(part)).map(|(_, weight)| weight).sum()
+}
+
+/// Their share of all.
 fn share(folded: &[(String, u64)], part: &str) -> f64 {
-    let sum = |part: &str| -> u64 {
-        folded.iter().filter(|(stack, _)| stack.contains(part)).map(|(_, ns)| ns).sum()
-    };
-    sum(part) as f64 / sum("") as f64
+    sum(folded, part) as f64 / sum(folded, "") as f64
+}
+
+/// What is told of the allocations of the program that ends in a way, and its folded stacks.
+fn allocated(name: &str, way: &[&str]) -> (Output, Vec<(String, u64)>) {
+    let scratch = Scratch::new(name);
+    let options = OPTIMISED.map(AsRef::as_ref);
+    let program = compile_as("program", "what_it_allocates.c", &options, &scratch);
+    let output = deepheap(&scratch)
+        .args(["profile", "--allocations", "--ram", "16M", "--store", ".", "-o", "stacks", "--"])
+        .arg(program)
+        .args(way)
+        .output()
+        .expect("it runs");
+    let out = String::from_utf8_lossy(&output.stdout);
+    let file = out.lines().next().expect("the file in shared memory");
+    assert!(file.len() > 40 && !std::fs::exists(file).expect("a look"), "{file} is there");
+    (output, folded(&scratch, "stacks.allocations"))
+}
+
+/// As `allocated`, of a program that does not end until the worker that looks had time to: more of
+/// it if it had none.
+fn allocated_in_time(name: &str, way: &str) -> (Output, Vec<(String, u64)>) {
+    let tries = ["1", "4", "16"].map(|seconds| move || allocated(name, &[way, seconds]));
+    let is_seen = |seen: &(Output, Vec<(String, u64)>)| sum(&seen.1, "allocate_cold") >> 20 >= 30;
+    tries.into_iter().map(|seen| seen()).find(is_seen).expect("what was cold is seen")
 }
 
 #[test]
@@ -126,9 +154,51 @@ fn a_program_that_runs_already_is_profiled_and_goes_on() {
         let (told, error) = (output.stdout, String::from_utf8_lossy(&output.stderr).into_owned());
         let told = String::from_utf8_lossy(&told);
         assert!(output.status.success() && told.contains("touch_cold"), "{time}: {told}{error}");
-        assert!(share(&folded(&scratch), ";main;middle;touch_cold") > 0.9, "{time}");
+        assert!(share(&folded(&scratch, "stacks"), ";main;middle;touch_cold") > 0.9, "{time}");
     }
     assert!(child.try_wait().expect("a child").is_none(), "it goes on");
     child.kill().expect("it is ended");
     child.wait().expect("it ended");
+}
+
+#[test]
+fn what_allocated_cold_memory_is_told_and_what_is_hot_or_freed_is_not() {
+    let (output, folded) = allocated("profile-allocations", &["plain"]);
+    let (told, out) =
+        (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success() && out.ends_with(" 0 wrong\n"), "{told}");
+    let first = told.split_once("allocated by\n").and_then(|(_, rest)| rest.lines().nth(1));
+    let first = first.expect("a stack");
+    assert!(first.contains("allocate_cold < main < "), "{told}");
+    let is_short = |line: &str| line.len() <= 80 || line.starts_with("deepheap");
+    assert!(told.lines().all(is_short), "{told}");
+    let last = out.lines().last().expect("a line");
+    let parent = format!("program ({})", last.split(' ').next().expect("its number"));
+    let of_parent = |stack: &&(String, u64)| stack.0.starts_with(&parent);
+    let (parents, childs): (Vec<_>, Vec<_>) =
+        folded.into_iter().partition(|stack| of_parent(&stack));
+    // Of 64 MiB 128 samples are expected: 9 % is one standard deviation. Up to 16 MiB are in RAM.
+    let mib = |of: &[(String, u64)], part: &str| sum(of, part) >> 20;
+    for (part, expected) in [
+        (";main;allocate_cold", 30..=96),
+        (";main;allocate_mapped", 6..=12),
+        (";main;allocate_grown", 6..=36),
+        ("allocate_waste", 0..=0),
+        ("allocate_hot", 0..=1),
+    ] {
+        assert!(expected.contains(&mib(&parents, part)), "{part}: {parents:?}\n{told}");
+    }
+    assert!((16..=80).contains(&mib(&childs, ";main;allocate_in_child")), "{childs:?}\n{told}");
+    assert_eq!(sum(&childs, "allocate_cold"), 0, "its parent's: {childs:?}");
+}
+
+#[test]
+fn what_was_cold_is_told_though_the_program_freed_it_in_the_end_or_was_killed() {
+    for way in ["freed", "killed"] {
+        let (output, folded) = allocated_in_time(&format!("profile-allocations-{way}"), way);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.success(), way == "freed", "{told}");
+        assert!(share(&folded, ";main;allocate_cold") >= 0.5, "{way}: {folded:?}\n{told}");
+        assert_eq!(sum(&folded, "allocate_waste"), 0, "{way}: {folded:?}\n{told}");
+    }
 }

@@ -24,6 +24,7 @@ use crate::memory::{SIZE_MAX, residency};
 use crate::process::start::start_from_environment;
 use crate::process::switch::managed;
 use crate::runtime::{Inside, Runtime, running, running_at};
+use crate::stats::allocations;
 
 pub use place::ObjectError;
 use place::{Place, pages_of};
@@ -65,7 +66,12 @@ pub(crate) fn allocate_in(runtime: &'static Runtime, count: usize, size: usize) 
         return malloc_in(runtime, bytes);
     }
     let allocated = runtime.relieved(|| runtime.heap.allocate_object_array(count, size));
-    allocated.map_or(ptr::null_mut(), |allocated| allocated.ptr as *mut u8)
+    allocated.map_or(ptr::null_mut(), |allocated| {
+        if runtime.durable.is_none() {
+            allocations::note(allocated.ptr, bytes);
+        }
+        allocated.ptr as *mut u8
+    })
 }
 
 /// `realloc` for an array of objects: as many elements as `bytes` reach into, the old ones' bytes

@@ -36,8 +36,8 @@ use crate::process::parent::Parent;
 use crate::process::provision::Provision;
 use crate::settings::config::{Config, OPEN_MAX};
 use crate::stats::page::StatsPage;
-use crate::stats::profile;
 use crate::stats::trace_recorder::TraceRecorder;
+use crate::stats::{allocations, profile};
 
 /// Address space of the heap: the widest that 30 bits of page number can name.
 pub(crate) const REGION_BYTES: usize = 1 << 42;
@@ -251,7 +251,9 @@ impl Runtime {
         let stats = StatsPage::create()
             .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::ENOMEM)))?;
         let runtime = Self::in_region(config, stats, (region_base, REGION_BYTES), None)?;
-        profile::learn_number();
+        if profile::learn_number() {
+            allocations::begin();
+        }
         let (first, parent) = (std::process::id(), Parent::of_environment());
         let process = OfProcess { child_folders, first, parent, ..OfProcess::default() };
         Ok(Runtime { process, ..runtime })

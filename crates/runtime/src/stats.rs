@@ -4,6 +4,7 @@
 //! Never: takes a lock or allocates; it is only data. `page` fills it, `report` prints
 //! it.
 
+pub(crate) mod allocations;
 pub(crate) mod heap_map;
 pub(crate) mod histogram;
 pub(crate) mod longest_waits;

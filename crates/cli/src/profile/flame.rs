@@ -1,6 +1,6 @@
-//! Flame graph: stacks as an SVG, one box for each function below what called it. As wide as the
-//! time waited there; a click widens a box to the whole picture, and a click on the lowest one goes
-//! back.
+//! Flame graph: stacks as an SVG, one box for each function below what called it. As wide as its
+//! part of the time or of the bytes; a click widens a box to the whole picture, and a click on the
+//! lowest one goes back.
 //!
 //! Our own, for inferno would bring the licence CDDL, which deny.toml has not.
 //!
@@ -9,9 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use deepheap::internal::stats_report::duration;
-
-use crate::profile::stacks::Stacks;
+use crate::profile::stacks::{Measure, Stacks};
 
 const WIDTH: f64 = 1200.0;
 const ROW: usize = 18;
@@ -43,7 +41,7 @@ for (const box of boxes) box.onclick = () => show(+box.dataset.l, +box.dataset.w
 
 #[derive(Default)]
 struct Node {
-    ns: u64,
+    weight: u64,
     callees: BTreeMap<String, Node>,
 }
 
@@ -51,52 +49,61 @@ struct Node {
 pub fn svg(stacks: &Stacks) -> String {
     let mut root = Node::default();
     for sample in &stacks.samples {
-        root.ns += sample.waited_ns;
+        root.weight += sample.weight;
         let mut node = &mut root;
         for name in stacks.names(sample) {
             node = node.callees.entry(name).or_default();
-            node.ns += sample.waited_ns;
+            node.weight += sample.weight;
         }
     }
-    let all_ns = root.ns.max(1);
-    let mut boxes = String::new();
-    let rows = draw(&mut boxes, all_ns, &root, "all", (0, 0));
-    let (waited, height) = (duration(root.ns), TOP + rows * ROW + 6);
+    let mut picture =
+        Picture { measure: stacks.measure, all: root.weight.max(1), boxes: String::new() };
+    let rows = picture.draw(&root, "all", (0, 0));
+    let Picture { measure, boxes, .. } = picture;
+    let (title, sum, height) = (measure.title(), measure.shown(root.weight), TOP + rows * ROW + 6);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
          viewBox=\"0 0 {WIDTH} {height}\">\n{STYLE}\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
-         <text id=\"head\" x=\"6\" y=\"22\">Time waited in faults: {waited}</text>\n\
+         <text id=\"head\" x=\"6\" y=\"22\">{title}: {sum}</text>\n\
          {boxes}{SCRIPT}\n</svg>\n"
     )
 }
 
-/// Draws a function and what it calls, in rows from there on down; the number of rows.
-fn draw(boxes: &mut String, all_ns: u64, node: &Node, name: &str, at: (u64, usize)) -> usize {
-    let (left_ns, row) = at;
-    let scale = WIDTH / all_ns as f64;
-    let (left, width) = (left_ns as f64 * scale, node.ns as f64 * scale);
-    if width < WIDTH_MIN {
-        return row;
+struct Picture {
+    measure: Measure,
+    all: u64,
+    boxes: String,
+}
+
+impl Picture {
+    /// Draws a function and what it calls, in rows from there on down; the number of rows.
+    fn draw(&mut self, node: &Node, name: &str, (before, row): (u64, usize)) -> usize {
+        let scale = WIDTH / self.all as f64;
+        let (left, width) = (before as f64 * scale, node.weight as f64 * scale);
+        if width < WIDTH_MIN {
+            return row;
+        }
+        let y = TOP + row * ROW;
+        let (shown, name) = (escaped(&cut(name, width)), escaped(name));
+        let part = self.measure.shown(node.weight);
+        let share = node.weight as f64 * 100.0 / self.all as f64;
+        let colour = colour(&name);
+        self.boxes += &format!(
+            "<g data-l=\"{left:.3}\" data-w=\"{width:.3}\" data-n=\"{name}\">\
+             <title>{name}: {part}, {share:.2} %</title>\
+             <rect x=\"{left:.3}\" y=\"{y}\" width=\"{width:.3}\" height=\"{ROW}\" \
+             fill=\"{colour}\"/><text x=\"{:.3}\" y=\"{}\">{shown}</text></g>\n",
+            left + 3.0,
+            y + 13,
+        );
+        let (mut next, mut rows) = (before, row + 1);
+        for (name, callee) in &node.callees {
+            rows = rows.max(self.draw(callee, name, (next, row + 1)));
+            next += callee.weight;
+        }
+        rows
     }
-    let y = TOP + row * ROW;
-    let (shown, name) = (escaped(&cut(name, width)), escaped(name));
-    let (time, share) = (duration(node.ns), node.ns as f64 * 100.0 / all_ns as f64);
-    let colour = colour(&name);
-    *boxes += &format!(
-        "<g data-l=\"{left:.3}\" data-w=\"{width:.3}\" data-n=\"{name}\">\
-         <title>{name}: {time}, {share:.2} %</title>\
-         <rect x=\"{left:.3}\" y=\"{y}\" width=\"{width:.3}\" height=\"{ROW}\" fill=\"{colour}\"/>\
-         <text x=\"{:.3}\" y=\"{}\">{shown}</text></g>\n",
-        left + 3.0,
-        y + 13,
-    );
-    let (mut next_ns, mut rows) = (left_ns, row + 1);
-    for (name, callee) in &node.callees {
-        rows = rows.max(draw(boxes, all_ns, callee, name, (next_ns, row + 1)));
-        next_ns += callee.ns;
-    }
-    rows
 }
 
 /// As much of a name as fits.

@@ -9,6 +9,7 @@ use std::fs;
 use std::rc::Rc;
 
 use deepheap::internal::profile::{Head, Recorded, is_module};
+use deepheap::internal::stats_report::{bytes, duration};
 use deepheap::stats::FaultKind;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{FrameAddress, Unwinder};
@@ -19,6 +20,36 @@ use crate::profile::modules::{Files, Mapped};
 const FRAMES_MAX: usize = 1024;
 /// How Python's names begin, in its file of functions that are made at run time.
 const PYTHON: &str = "py::";
+/// How the files of ours begin that give memory.
+const OURS: &str = "libdeepheap";
+
+/// What the weight of a sample is.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub enum Measure {
+    /// Nanoseconds waited in faults.
+    #[default]
+    Waited,
+    /// Bytes that were cold.
+    Cold,
+}
+
+impl Measure {
+    /// A weight, for people.
+    pub fn shown(self, weight: u64) -> String {
+        match self {
+            Measure::Waited => duration(weight),
+            Measure::Cold => bytes(weight),
+        }
+    }
+
+    /// What all weights together are.
+    pub fn title(self) -> &'static str {
+        match self {
+            Measure::Waited => "Time waited in faults",
+            Measure::Cold => "Cold memory by what allocated it",
+        }
+    }
+}
 
 /// A function.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -37,17 +68,22 @@ pub struct Sample {
     pub thread: u64,
     /// The kind of the fault.
     pub kind: Option<FaultKind>,
-    /// What it stands for.
-    pub waited_ns: u64,
-    /// See `waited_ns`.
+    /// What it stands for, in the measure of the stacks.
+    pub weight: u64,
+    /// Faults that it stands for.
     pub faults: u64,
-    /// Functions, by their places in `Stacks::functions`; the one that faulted is the last.
+    /// Of an allocation, bytes in RAM, compressed there, and on SSD.
+    pub places: [u64; 3],
+    /// Functions, by their places in `Stacks::functions`; the one that faulted or allocated is the
+    /// last.
     pub frames: Vec<usize>,
 }
 
-/// All samples.
+/// All samples of a measure.
 #[derive(Default)]
 pub struct Stacks {
+    /// What their weights are.
+    pub measure: Measure,
     /// Functions that occur.
     pub functions: Vec<Function>,
     /// Samples, in the order in which they were taken.
@@ -60,13 +96,22 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// Unwinds and names them.
-    pub fn of(recorded: Recorded) -> Stacks {
-        let mut stacks = Stacks { lost: recorded.lost, ..Stacks::default() };
-        let mut images = images(&recorded);
+    /// Unwinds and names them: those of faults, and those of allocations.
+    pub fn of(recorded: &Recorded) -> [Stacks; 2] {
+        let Recorded { samples, allocations, lost, allocations_lost, .. } = recorded;
+        let mut images = images(recorded);
+        [(Measure::Waited, samples, *lost), (Measure::Cold, allocations, *allocations_lost)]
+            .map(|of| Stacks::of_measure(of, &mut images))
+    }
+
+    fn of_measure(
+        (measure, samples, lost): (Measure, &Vec<(Head, Vec<u8>)>, u64),
+        images: &mut HashMap<u64, Image>,
+    ) -> Stacks {
+        let mut stacks = Stacks { measure, lost, ..Stacks::default() };
         let mut made: HashMap<u64, Made> = HashMap::new();
         let mut names: HashMap<(u64, u64), usize> = HashMap::new();
-        for (head, bytes) in &recorded.samples {
+        for (head, bytes) in samples {
             let Some(image) = images.get_mut(&head.image) else { continue };
             let made = made.entry(head.pid).or_insert_with(|| Made::read(head.pid));
             let addresses = unwind(image, made, head, bytes);
@@ -74,14 +119,23 @@ impl Stacks {
                 let found = names.entry((head.pid, address));
                 *found.or_insert_with(|| stacks.place(function(image, made, address)))
             };
-            let frames = addresses.iter().rev().map(name).collect();
+            let mut frames: Vec<_> = addresses.iter().rev().map(name).collect();
+            if measure == Measure::Cold {
+                let is_ours = |at: &usize| stacks.functions[*at].file.starts_with(OURS);
+                frames.truncate(frames.iter().rposition(|at| !is_ours(at)).map_or(1, |at| at + 1));
+            }
+            let [_, compressed, stored] = head.places;
             stacks.processes.entry(head.pid).or_insert_with(|| image.program());
             stacks.samples.push(Sample {
                 pid: head.pid,
                 thread: head.thread,
                 kind: head.kind(),
-                waited_ns: head.waited_ns,
+                weight: match measure {
+                    Measure::Waited => head.waited_ns,
+                    Measure::Cold => compressed.saturating_add(stored),
+                },
                 faults: head.faults,
+                places: head.places,
                 frames,
             });
         }
@@ -96,9 +150,9 @@ impl Stacks {
         })
     }
 
-    /// All time that was waited.
-    pub fn waited_ns(&self) -> u64 {
-        self.samples.iter().map(|sample| sample.waited_ns).sum()
+    /// All that the samples stand for.
+    pub fn weight(&self) -> u64 {
+        self.samples.iter().map(|sample| sample.weight).sum()
     }
 
     /// The names of a stack, outermost first; the process before them if there are several.
@@ -128,8 +182,8 @@ impl Image {
 }
 
 fn images(recorded: &Recorded) -> HashMap<u64, Image> {
-    let pids: BTreeMap<u64, u64> =
-        recorded.samples.iter().map(|(head, _)| (head.image, head.pid)).collect();
+    let heads = recorded.samples.iter().chain(&recorded.allocations).map(|(head, _)| head);
+    let pids: BTreeMap<u64, u64> = heads.map(|head| (head.image, head.pid)).collect();
     let mut files = Files::default();
     let mut images = HashMap::new();
     for (image, pid) in pids {
@@ -281,9 +335,12 @@ mod tests {
             });
             samples.push((head, words.collect()));
         }
-        let recorded = Recorded { samples, modules: vec![(1, maps)], lost: 0 };
-        let stacks = Stacks::of(recorded);
-        assert_eq!(stacks.samples.len(), 200);
-        assert!(stacks.samples.iter().all(|it| (1..=FRAMES_MAX).contains(&it.frames.len())));
+        let allocations = samples.clone();
+        let modules = vec![(1, maps)];
+        let recorded = Recorded { samples, allocations, modules, ..Recorded::default() };
+        for stacks in Stacks::of(&recorded) {
+            assert_eq!(stacks.samples.len(), 200);
+            assert!(stacks.samples.iter().all(|it| (1..=FRAMES_MAX).contains(&it.frames.len())));
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! Summary: where a program waited, in a few lines for a terminal.
+//! Summary: where a program waited, and what allocated memory that was cold, in a few lines for a
+//! terminal.
 //!
 //! Guarantees: no line is longer than 80 columns.
 //! Threads: pure.
@@ -6,7 +7,7 @@
 use core::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use deepheap::internal::stats_report::{count, duration};
+use deepheap::internal::stats_report::{bytes, count, duration};
 use deepheap::stats::FaultKind;
 
 use crate::profile::stacks::{Function, Stacks};
@@ -15,8 +16,9 @@ use crate::profile::stacks::{Function, Stacks};
 const FUNCTIONS: usize = 10;
 const STACKS: usize = 5;
 const COLUMNS: usize = 80;
-/// What is in front of a stack.
+/// What is in front of a stack that waited, and of one that allocated.
 const PART: usize = 10;
+const INDENT: usize = 6;
 /// The two shares in front of a function.
 const NUMBERS: usize = 18;
 /// What executes Python's functions.
@@ -24,7 +26,7 @@ const INTERPRETER: &str = "_PyEval_EvalFrameDefault";
 
 /// The summary.
 pub fn text(stacks: &Stacks) -> String {
-    let waited_ns = stacks.waited_ns();
+    let waited_ns = stacks.weight();
     if stacks.samples.is_empty() && stacks.lost > 0 {
         return "deepheap: no fault could be noted: make room in /dev/shm, and allow \
                 process_vm_readv\n"
@@ -34,13 +36,11 @@ pub fn text(stacks: &Stacks) -> String {
         return "deepheap: it waited in no fault: it stayed within its RAM\n".to_owned();
     }
     let faults = stacks.samples.iter().map(|sample| sample.faults).sum();
-    let (samples, lost) = (stacks.samples.len() as u64, stacks.lost);
-    let lost = if lost > 0 { format!(", {} lost", count(lost)) } else { String::new() };
     let mut text = format!(
-        "deepheap: waited {} in {} faults ({} samples{lost})\n  {}\n",
+        "deepheap: waited {} in {} faults ({})\n  {}\n",
         duration(waited_ns),
         count(faults),
-        count(samples),
+        samples(stacks),
         kinds(stacks),
     );
     let times = Times::of(stacks);
@@ -51,8 +51,8 @@ pub fn text(stacks: &Stacks) -> String {
         text += &format!("{own:>8} {total:>8}  {}\n", shown(&stacks.functions[at]));
     }
     text += "\n    part  stack, from the function that waited to those that called it\n";
-    for (ns, frames) in largest(stacks) {
-        text += &format!("{:>8}  {}\n", share(ns), path(stacks, frames));
+    for (ns, _, frames) in largest(stacks, STACKS) {
+        text += &format!("{:>8}  {}\n", share(ns), path(stacks, frames, PART));
     }
     let is_named = |name: &str| stacks.functions.iter().any(|function| function.name == name);
     let has_python = stacks.functions.iter().any(|function| function.file.ends_with(".py"));
@@ -62,12 +62,43 @@ pub fn text(stacks: &Stacks) -> String {
     text
 }
 
+/// What allocated memory that was cold.
+pub fn allocated(stacks: &Stacks) -> String {
+    if stacks.weight() == 0 {
+        return format!("deepheap: nothing that it allocated was cold ({})\n", samples(stacks));
+    }
+    let sum = |at: usize| bytes(stacks.samples.iter().map(|sample| sample.places[at]).sum());
+    let mut text = format!(
+        "deepheap: when most was cold, {} was on SSD, {} compressed in RAM ({})\n\n\
+         {:>10} {:>10} {:>10}  allocated by\n",
+        sum(2),
+        sum(1),
+        samples(stacks),
+        "on SSD",
+        "compressed",
+        "in RAM",
+    );
+    let largest = largest(stacks, FUNCTIONS);
+    for (_, places, frames) in largest.into_iter().filter(|(cold, ..)| *cold > 0) {
+        let [in_ram, compressed, stored] = places.map(bytes);
+        let path = path(stacks, frames, INDENT);
+        text += &format!("{stored:>10} {compressed:>10} {in_ram:>10}\n      {path}\n");
+    }
+    text
+}
+
+fn samples(stacks: &Stacks) -> String {
+    let (samples, lost) = (count(stacks.samples.len() as u64), stacks.lost);
+    let lost = if lost > 0 { format!(", {} lost", count(lost)) } else { String::new() };
+    format!("{samples} samples{lost}")
+}
+
 /// The parts of the time by kind of fault.
 fn kinds(stacks: &Stacks) -> String {
-    let waited_ns = stacks.waited_ns().max(1);
+    let waited_ns = stacks.weight().max(1);
     let part = |(kind, words): (FaultKind, &str)| {
         let samples = stacks.samples.iter().filter(|sample| sample.kind == Some(kind));
-        let ns: u64 = samples.map(|sample| sample.waited_ns).sum();
+        let ns: u64 = samples.map(|sample| sample.weight).sum();
         (ns > 0).then(|| format!("{:.0} % {words}", ns as f64 * 100.0 / waited_ns as f64))
     };
     let words = [
@@ -91,11 +122,11 @@ impl Times {
         let mut times = Times { own_ns: none.clone(), total_ns: none };
         for sample in &stacks.samples {
             if let Some(&last) = sample.frames.last() {
-                times.own_ns[last] += sample.waited_ns;
+                times.own_ns[last] += sample.weight;
             }
             // A function that calls itself counts once.
             for at in sample.frames.iter().collect::<BTreeSet<_>>() {
-                times.total_ns[*at] += sample.waited_ns;
+                times.total_ns[*at] += sample.weight;
             }
         }
         times
@@ -111,21 +142,24 @@ impl Times {
     }
 }
 
-/// The stacks in which most was waited, most first.
-fn largest(stacks: &Stacks) -> Vec<(u64, &[usize])> {
-    let mut sums: BTreeMap<&[usize], u64> = BTreeMap::new();
+/// The stacks with the largest weights, largest first: weight, bytes by place, functions.
+fn largest(stacks: &Stacks, most: usize) -> Vec<(u64, [u64; 3], &[usize])> {
+    let mut sums: BTreeMap<&[usize], (u64, [u64; 3])> = BTreeMap::new();
     for sample in &stacks.samples {
-        *sums.entry(&sample.frames).or_default() += sample.waited_ns;
+        let (weight, places) = sums.entry(&sample.frames).or_default();
+        *weight += sample.weight;
+        places.iter_mut().zip(sample.places).for_each(|(sum, bytes)| *sum += bytes);
     }
-    let mut sums: Vec<_> = sums.into_iter().map(|(frames, ns)| (ns, frames)).collect();
-    sums.sort_by_key(|(ns, _)| Reverse(*ns));
-    sums.truncate(STACKS);
+    let mut sums: Vec<_> =
+        sums.into_iter().map(|(frames, (weight, places))| (weight, places, frames)).collect();
+    sums.sort_by_key(|(weight, ..)| Reverse(*weight));
+    sums.truncate(most);
     sums
 }
 
-/// A stack, as much of it as there is room for.
-fn path(stacks: &Stacks, frames: &[usize]) -> String {
-    let room = COLUMNS - PART;
+/// A stack, as much of it as there is room for behind so many columns.
+fn path(stacks: &Stacks, frames: &[usize], columns: usize) -> String {
+    let room = COLUMNS - columns;
     let mut text = String::new();
     for at in frames.iter().rev() {
         let name = &stacks.functions[*at].name;

@@ -1,15 +1,16 @@
 //! Write: stacks as files for other tools.
 //!
-//! Guarantees: the weights of a file add up to what was waited, in nanoseconds.
+//! Guarantees: the weights of a file add up to what was waited, in nanoseconds, or to what was
+//! cold, in bytes.
 //! Threads: pure.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
 use crate::profile::flame;
-use crate::profile::stacks::{Sample, Stacks};
+use crate::profile::stacks::{Measure, Sample, Stacks};
 
 /// The content of a file of this name.
 pub fn content(stacks: &Stacks, path: &Path) -> String {
@@ -20,7 +21,15 @@ pub fn content(stacks: &Stacks, path: &Path) -> String {
     }
 }
 
-/// What that is, in words.
+/// The file for allocations beside one for faults: NAME.allocations.svg.
+pub fn beside(path: &Path) -> PathBuf {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some(extension) => path.with_extension(format!("allocations.{extension}")),
+        None => path.with_extension("allocations"),
+    }
+}
+
+/// What the content is, in words.
 pub fn what(path: &Path) -> &'static str {
     match extension(path) {
         "json" => "a profile for speedscope.app",
@@ -33,20 +42,25 @@ fn extension(path: &Path) -> &str {
     path.extension().and_then(|extension| extension.to_str()).unwrap_or_default()
 }
 
-/// A line for each stack: its functions, outermost first, and the nanoseconds waited.
+/// A line for each stack: its functions, outermost first, and its weight.
 fn folded(stacks: &Stacks) -> String {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for sample in &stacks.samples {
         // A semicolon or the end of a line within a name would be taken for the next.
         let clean = |name: String| name.replace([';', '\n'], ":");
         let line = stacks.names(sample).map(clean).collect::<Vec<_>>().join(";");
-        *lines.entry(line).or_default() += sample.waited_ns;
+        *lines.entry(line).or_default() += sample.weight;
     }
-    lines.into_iter().map(|(stack, ns)| format!("{stack} {ns}\n")).collect()
+    lines.retain(|_, weight| *weight > 0);
+    lines.into_iter().map(|(stack, weight)| format!("{stack} {weight}\n")).collect()
 }
 
 /// The format of speedscope.app: a list of samples for each thread, in their order.
 fn speedscope(stacks: &Stacks) -> String {
+    let unit = match stacks.measure {
+        Measure::Waited => "nanoseconds",
+        Measure::Cold => "bytes",
+    };
     let mut threads: BTreeMap<(u64, u64), Vec<&Sample>> = BTreeMap::new();
     for sample in &stacks.samples {
         threads.entry((sample.pid, sample.thread)).or_default().push(sample);
@@ -56,11 +70,11 @@ fn speedscope(stacks: &Stacks) -> String {
         .map(|((pid, thread), samples)| {
             let name = stacks.processes.get(pid).map_or("", |name| name);
             let frames: Vec<_> = samples.iter().map(|sample| &sample.frames).collect();
-            let weights: Vec<_> = samples.iter().map(|sample| sample.waited_ns).collect();
+            let weights: Vec<_> = samples.iter().map(|sample| sample.weight).collect();
             json!({
                 "type": "sampled",
                 "name": format!("{name} ({pid}), thread {thread}"),
-                "unit": "nanoseconds",
+                "unit": unit,
                 "startValue": 0,
                 "endValue": weights.iter().sum::<u64>(),
                 "samples": frames,
@@ -72,7 +86,7 @@ fn speedscope(stacks: &Stacks) -> String {
     json!({
         "$schema": "https://www.speedscope.app/file-format-schema.json",
         "exporter": concat!("deepheap ", env!("CARGO_PKG_VERSION")),
-        "name": "time waited in faults",
+        "name": stacks.measure.title(),
         "activeProfileIndex": 0,
         "shared": { "frames": functions.collect::<Vec<_>>() },
         "profiles": profiles,
@@ -87,12 +101,13 @@ mod tests {
 
     fn stacks() -> Stacks {
         let function = |name: &str| Function { name: name.to_owned(), file: "f".to_owned() };
-        let sample = |pid, waited_ns, frames| Sample {
+        let sample = |pid, weight, frames| Sample {
             pid,
             thread: pid,
             kind: None,
-            waited_ns,
+            weight,
             faults: 1,
+            places: [0; 3],
             frames,
         };
         let mut stacks = Stacks::default();
@@ -130,6 +145,19 @@ mod tests {
                 "startValue": 0, "endValue": 12, "samples": [[0, 1], [0]], "weights": [5, 7],
             })
         );
+    }
+
+    #[test]
+    fn what_was_cold_is_in_bytes_and_in_files_of_its_own() {
+        let mut stacks = stacks();
+        stacks.measure = Measure::Cold;
+        let text = content(&stacks, &beside(Path::new("out.json")));
+        assert!(text.contains(r#""unit":"bytes""#), "{text}");
+        let svg = content(&stacks, &beside(Path::new("a.b/flame.svg")));
+        assert!(svg.contains("<title>main: 14 B, 100.00 %</title>"), "{svg}");
+        for (path, expected) in [("a.b/c.svg", "a.b/c.allocations.svg"), ("c", "c.allocations")] {
+            assert_eq!(beside(Path::new(path)), Path::new(expected));
+        }
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! and hears what they wish.
 //!
 //! Guarantees: it sleeps until a viewer asks, and answers `PAUSE` apart at most; a map looks at
-//! `LOOKS` pages of a cell at most, however large the heap is.
+//! `LOOKS` pages of a cell at most, however large the heap is. While allocations are sampled, it
+//! looks where they are each `PAUSE`.
 //! Never: touches managed memory, claims an object.
 //! Threads: its own.
 
@@ -15,7 +16,7 @@ use deepheap_sys::threads::thread;
 use crate::control::ceiling;
 use crate::runtime::{Inside, Runtime};
 use crate::stats::observe::publish_gauges;
-use crate::stats::profile;
+use crate::stats::{allocations, profile};
 
 /// Least time between two answers: viewers that ask all the time cost no more.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -27,7 +28,13 @@ pub(crate) fn viewer(runtime: &'static Runtime, pager: &'static Pager) {
     let map = runtime.stats.heap_map();
     let mut answered = 0;
     while !pager.workers.have_ended() {
-        answered = map.wait_for_request(answered);
+        let longest = allocations::is_on().then_some(PAUSE);
+        let requests = map.wait_for_request(answered, longest);
+        allocations::look(pager);
+        if requests == answered {
+            continue;
+        }
+        answered = requests;
         if ceiling::wished(runtime).is_some() {
             // A wish is the evictor's to follow, as long as somebody looks whether it has.
             pager.workers.wake_evictor();

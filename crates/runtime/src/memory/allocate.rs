@@ -2,20 +2,23 @@
 //!
 //! Guarantees: as malloc(3), alignment 16 at least; NULL means ENOMEM (the caller sets errno).
 //! Never: touches an object that is freed.
-//! Threads: any. The fast path is the thread's cache and takes no lock.
+//! Threads: any. The fast path is the thread's cache and takes no lock. A thread whose allocations
+//! are sampled has no fast path.
 
+use core::mem::ManuallyDrop;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use deepheap_heap::{FreedRun, PAGE};
+use deepheap_heap::{FreedRun, PAGE, ThreadCache};
 use deepheap_sys::process::log::Piece;
 use deepheap_sys::say;
 
 use crate::durable::allocate as durable;
-use crate::memory::thread_cache::{new_cache, this_threads_cache};
+use crate::memory::thread_cache::{some_cache, this_threads_cache};
 use crate::memory::{ALIGN, SIZE_MAX};
 use crate::process::start::start_from_environment;
 use crate::runtime::{Runtime, durable_at, running, running_at};
+use crate::stats::allocations;
 use crate::stats::observe::publish_plain;
 
 /// From so many bytes on, old ones are dropped rather than overwritten.
@@ -99,7 +102,7 @@ pub unsafe fn free(address: *mut u8) {
     }
     let Some(runtime) = running() else { return };
     // SAFETY: the area and the cache in it belong to this thread.
-    let cache = unsafe { this_threads_cache() }.or_else(|| new_cache(runtime));
+    let cache = unsafe { this_threads_cache().or_else(|| cache_to_free(runtime, address)) };
     let Some(mut cache) = cache else { return }; // no memory for a cache: the object leaks
     let freed = runtime.heap.free(&mut cache, address as usize);
     if !runtime.end_freed(freed) {
@@ -108,6 +111,21 @@ pub unsafe fn free(address: *mut u8) {
             _ => invalid("free", address),
         }
     }
+}
+
+/// The cache of a thread that has none yet, or whose allocations are sampled.
+///
+/// # Safety
+/// No other handle of it is in use in this thread.
+#[cold]
+unsafe fn cache_to_free(
+    runtime: &'static Runtime,
+    address: *mut u8,
+) -> Option<ManuallyDrop<ThreadCache>> {
+    // Before another thread can get the address.
+    allocations::forget(address as usize);
+    // SAFETY: the caller's promise.
+    unsafe { some_cache(runtime) }
 }
 
 /// Bytes the allocation at `address` can hold; None if this heap has nothing there. Programs ask at
@@ -133,11 +151,12 @@ fn allocate(size: usize, align: usize) -> (*mut u8, bool) {
     }
     let Some(runtime) = running().or_else(start_from_environment) else { return NONE };
     // SAFETY: the area and the cache in it belong to this thread.
-    let cache = unsafe { this_threads_cache() }.or_else(|| new_cache(runtime));
+    let cache = unsafe { some_cache(runtime) };
     let Some(mut cache) = cache else { return NONE };
     let allocated = runtime.relieved(|| runtime.heap.allocate(&mut cache, size, align));
     allocated.map_or(NONE, |allocated| {
         publish_plain(runtime);
+        allocations::note(allocated.ptr, size);
         (allocated.ptr as *mut u8, allocated.zeroed)
     })
 }

@@ -25,6 +25,7 @@ use crate::memory::area_table::Areas;
 use crate::number;
 use crate::process::start::start_from_environment;
 use crate::runtime::{Inside, Runtime, running};
+use crate::stats::allocations;
 
 const USUAL: c_int = libc::PROT_READ | libc::PROT_WRITE;
 
@@ -50,7 +51,9 @@ pub fn map_area(length: usize, protection: c_int, is_reserved: bool) -> Result<u
         return Err(errno);
     }
     inside.publish();
-    Ok(inside.address(&range).addr())
+    let address = inside.address(&range).addr();
+    allocations::note(address, length);
+    Ok(address)
 }
 
 /// Unmaps pages. None if some of them are memory of `malloc`.
@@ -191,6 +194,7 @@ impl Entered {
             let pages = first..area.end;
             let usable = !area.is_protected || self.set_protection(&pages, USUAL).is_ok();
             self.areas.table.remove(first);
+            allocations::forget(self.address(&pages).addr());
             if !usable {
                 continue; // its address space is lost, nothing else
             }

@@ -12,6 +12,7 @@ use crate::memory::allocate::{free, invalid, malloc, malloc_in};
 use crate::memory::{ALIGN, SIZE_MAX};
 use crate::objects;
 use crate::runtime::running_at;
+use crate::stats::allocations;
 
 /// Changes the size of an allocation, moving it if need be; null means ENOMEM, and then nothing has
 /// changed.
@@ -35,10 +36,17 @@ pub unsafe fn realloc(address: *mut u8, size: usize) -> *mut u8 {
     if runtime.is_read_only() {
         return if size <= usable { address } else { ptr::null_mut() };
     }
+    let note_resized = || {
+        if runtime.durable.is_none() {
+            allocations::note_again(address as usize, size);
+        }
+    };
     if size <= usable {
         match runtime.heap.shrink_in_place(address as usize, size) {
             Shrunk::Done => return address,
             Shrunk::Run(run) => {
+                // Before another thread can get the rest.
+                note_resized();
                 runtime.end_run(run);
                 return address;
             }
@@ -50,7 +58,10 @@ pub unsafe fn realloc(address: *mut u8, size: usize) -> *mut u8 {
             return ptr::null_mut();
         }
         match runtime.relieved(|| runtime.heap.grow_in_place(address as usize, size)) {
-            Some(true) => return address,
+            Some(true) => {
+                note_resized();
+                return address;
+            }
             Some(false) => {}
             None => return ptr::null_mut(),
         }

@@ -2,10 +2,13 @@
 //!
 //! Guarantees: when a thread ends, after the program's own destructors, the heap gets back all that
 //! the cache holds, and the thread's holds end.
-//! Never: shares a cache: the word in a thread's area is used by that thread alone.
+//! Never: shares a cache: the word in a thread's area is used by that thread alone. While
+//! allocations are sampled the word has a mark, with which `malloc` and `free` take their slow
+//! paths: otherwise they need not ask.
 //! Threads: the owner of the cache.
 
 use core::ffi::c_void;
+use core::hint::cold_path;
 use core::mem::ManuallyDrop;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -15,10 +18,13 @@ use deepheap_sys::threads::tls;
 
 use crate::memory::holds;
 use crate::runtime::{Inside, Runtime, running};
+use crate::stats::allocations;
 
 /// Destructors of other keys may free memory: ours comes back, in the third of libc's four rounds.
 const ROUNDS: usize = 3;
 const NO_KEY: u32 = u32::MAX;
+/// The mark of a thread whose allocations are sampled; no address has this bit, the sign.
+const SAMPLED: usize = 1 << 63;
 
 static END_KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 
@@ -32,7 +38,7 @@ pub(crate) fn watch_thread_ends() {
     }
 }
 
-/// The thread's cache, if it has one.
+/// The thread's cache, if it has one and its allocations are not sampled.
 ///
 /// # Safety
 /// No other handle of it is in use in this thread.
@@ -41,19 +47,46 @@ pub(crate) unsafe fn this_threads_cache() -> Option<ManuallyDrop<ThreadCache>> {
     // SAFETY: the area is this thread's; the word came from `into_raw` in this thread.
     unsafe {
         let raw = (*tls::area()).cache;
+        if raw as isize <= 0 {
+            cold_path();
+            return None;
+        }
+        Some(ManuallyDrop::new(ThreadCache::from_raw(raw)))
+    }
+}
+
+/// The thread's cache, if it has one.
+///
+/// # Safety
+/// As of `this_threads_cache`.
+#[inline]
+pub(crate) unsafe fn any_cache() -> Option<ManuallyDrop<ThreadCache>> {
+    // SAFETY: as in `this_threads_cache`, without the mark.
+    unsafe {
+        let raw = (*tls::area()).cache.map_addr(|word| word & !SAMPLED);
         (!raw.is_null()).then(|| ManuallyDrop::new(ThreadCache::from_raw(raw)))
     }
 }
 
-/// Makes the thread's first cache; none without memory for it.
+/// The thread's cache, made now if it has none; none without memory for it.
+///
+/// # Safety
+/// As of `this_threads_cache`.
+#[inline]
+pub(crate) unsafe fn some_cache(runtime: &'static Runtime) -> Option<ManuallyDrop<ThreadCache>> {
+    // SAFETY: the caller's promise.
+    unsafe { any_cache() }.or_else(|| new_cache(runtime))
+}
+
 #[cold]
-pub(crate) fn new_cache(runtime: &'static Runtime) -> Option<ManuallyDrop<ThreadCache>> {
+fn new_cache(runtime: &'static Runtime) -> Option<ManuallyDrop<ThreadCache>> {
     let _inside = Inside::enter();
     expect_thread_end(ROUNDS);
     let raw = ThreadCache::new_in(&runtime.heap).ok()?.into_raw();
     // SAFETY: the area is this thread's, and had no cache.
     unsafe {
-        (*tls::area()).cache = raw;
+        let mark = if allocations::is_on() { SAMPLED } else { 0 };
+        (*tls::area()).cache = raw.map_addr(|word| word | mark);
         Some(ManuallyDrop::new(ThreadCache::from_raw(raw)))
     }
 }
@@ -64,13 +97,13 @@ pub fn thread_exit() {
     let Some(runtime) = running() else { return };
     holds::thread_exit();
     // SAFETY: the area belongs to this thread, which uses the cache no more: the word is cleared.
-    let raw = unsafe {
-        let area = tls::area();
-        core::mem::replace(&mut (*area).cache, ptr::null_mut())
+    let cache = unsafe {
+        let cache = any_cache();
+        (*tls::area()).cache = ptr::null_mut();
+        cache
     };
-    if !raw.is_null() {
-        // SAFETY: the word came from `into_raw` in this thread, and is gone from its area.
-        runtime.heap.thread_exit(unsafe { ThreadCache::from_raw(raw) });
+    if let Some(cache) = cache {
+        runtime.heap.thread_exit(ManuallyDrop::into_inner(cache));
         runtime.end_parked_runs();
     }
 }

@@ -31,7 +31,7 @@ use crate::control::{pool, workers};
 use crate::maps::private_table;
 use crate::memory::area_table::Areas;
 use crate::memory::holds;
-use crate::memory::thread_cache::this_threads_cache;
+use crate::memory::thread_cache::any_cache;
 use crate::number;
 use crate::process::children;
 use crate::process::switch::table_device;
@@ -39,7 +39,7 @@ use crate::runtime::{Growth, Inside, Runtime, forget_durable, hold_start, runnin
 use crate::settings::limits;
 use crate::settings::store_location::open_unnamed;
 use crate::stats::observe::forget_unmanaged;
-use crate::stats::profile;
+use crate::stats::{allocations, profile};
 
 /// The locks that are held from before the fork until after it. Dropped in this order.
 struct Held {
@@ -179,11 +179,13 @@ impl RunningHeld {
         runtime.heap.after_fork();
         if self.may_use_heap {
             // SAFETY: the area and the cache in it belong to this thread.
-            let own = unsafe { this_threads_cache() };
+            let own = unsafe { any_cache() };
             runtime.heap.reclaim_orphans(own.as_deref());
         }
         forget_unmanaged();
         profile::become_child();
+        // SAFETY: `fork` copies the calling thread only, which is here.
+        unsafe { allocations::become_child() };
         runtime.process.parent.forget();
         kept_stderr::forget();
         // Before there are workers, which count. After `ulimit -v` in a shell nothing can be

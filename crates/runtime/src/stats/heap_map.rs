@@ -10,10 +10,11 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU64, fence};
+use core::time::Duration;
 
 use deepheap_pager::Survey;
 use deepheap_sys::threads::atomic::AtomicU32;
-use deepheap_sys::threads::futex;
+use deepheap_sys::threads::futex::{self, Woken};
 
 /// Cells of a map.
 pub const CELLS: usize = 4096;
@@ -51,15 +52,17 @@ pub struct HeapMapCopy {
 }
 
 impl HeapMap {
-    /// The worker: sleeps until a viewer has asked since `answered`; answers the number to give
-    /// next time.
-    pub(crate) fn wait_for_request(&self, answered: u32) -> u32 {
+    /// The worker: sleeps until a viewer has asked since `answered`, or so long; answers the number
+    /// to give next time.
+    pub(crate) fn wait_for_request(&self, answered: u32, longest: Option<Duration>) -> u32 {
         loop {
             let requests = self.requests.load(Acquire);
             if requests != answered {
                 return requests;
             }
-            futex::wait_shared(&self.requests, answered, None);
+            if futex::wait_shared(&self.requests, answered, longest) == Woken::TimedOut {
+                return answered;
+            }
         }
     }
 

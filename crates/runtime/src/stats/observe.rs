@@ -25,8 +25,8 @@ use crate::runtime::{Inside, Runtime, is_durable_open, running, try_hold_durable
 use crate::settings::config::Config;
 use crate::stats::Stats;
 use crate::stats::page::StatsPage;
-use crate::stats::profile;
 use crate::stats::report::{bytes, stats_json, summary, verdict};
+use crate::stats::{allocations, profile};
 
 /// How much of the heap may come or go before it is shown, where no worker shows it.
 const CHANGE_BYTES: u64 = 256 << 10;
@@ -336,8 +336,10 @@ pub fn exit_summary() {
     let has_to_tell = runtime.pager().is_some() || is_first_process(runtime);
     if let Some(pager) = runtime.pager() {
         runtime.process.trace.end(pager);
+        profile::note_modules();
+        allocations::look(pager);
     }
-    profile::note_modules();
+    allocations::end();
     let stats = snapshot(runtime);
     let traced = runtime.config.trace_file.as_ref().filter(|_| is_first_process(runtime));
     if let (Some(path), None) = (traced, runtime.pager()) {

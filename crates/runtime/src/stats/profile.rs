@@ -10,6 +10,8 @@
 //! Slots are written by the kernel, which copies out of this process's memory (`own_memory`). It
 //! stops at stack that is absent, and where there is no memory for the slot, and raises no signal.
 //!
+//! Behind them are as many slots for allocations, which `allocations` takes and gives back.
+//!
 //! Guarantees: the samples stand for all waits, apart from those since the last one of each group.
 //! Without a profile, `note` is one look at a pointer.
 //! Never: allocates or locks in `note`; is believed by the reader.
@@ -34,26 +36,30 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Names the profile, for the program and its children.
 pub const PROFILE_VARIABLE: &str = "DEEPHEAP_PROFILE";
+/// Behind the number in it: allocations are sampled, too.
+pub const WITH_ALLOCATIONS: &str = "+allocations";
 const PAGE: usize = 4096;
 /// Bytes of a slot, of which a `Head` and stack behind it are a sample.
 const SLOT_BYTES: usize = 16 << 10;
 const HEAD_BYTES: usize = size_of::<Head>();
-/// Slots of a file.
-const SLOTS: u64 = 8192;
+/// Slots of a file for faults, and for allocations.
+pub(crate) const SLOTS: u64 = 8192;
 /// Slots that are taken before samples become half as many.
 const LEVEL: u64 = 256;
 /// The interval at first: a sample takes some microseconds.
 const INTERVAL_NS: u64 = 250_000;
 /// Bytes of the file; those that nobody wrote take no memory.
-const FILE_BYTES: usize = PAGE + SLOTS as usize * SLOT_BYTES;
+const FILE_BYTES: usize = PAGE + 2 * SLOTS as usize * SLOT_BYTES;
 /// Where the slots begin in the file, and their bytes.
 pub const ALL_SLOTS: (i64, i64) = (PAGE as i64, (FILE_BYTES - PAGE) as i64);
 /// The kind of a slot that holds lines of /proc/PID/maps; those of samples are smaller.
 const MODULES: u64 = 100;
+/// The kind of a slot that holds an allocation.
+const ALLOCATION: u64 = 101;
 
 /// The numbers of a profile.
 #[repr(C)]
-struct Control {
+pub(crate) struct Control {
     /// 0 once it is over.
     interval_ns: AtomicU64,
     /// Slots taken.
@@ -62,7 +68,13 @@ struct Control {
     lost: AtomicU64,
     /// Processes that have joined, their forked children not counted.
     joined: AtomicU64,
+    /// Which slots of allocations are taken, a bit each.
+    allocations: [AtomicU64; SLOTS as usize / 64],
+    /// Allocations that found no slot.
+    allocations_lost: AtomicU64,
 }
+
+const _: () = assert!(size_of::<Control>() <= PAGE);
 
 /// What a slot begins with.
 #[repr(C)]
@@ -70,7 +82,8 @@ struct Control {
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes, KnownLayout,
 )]
 pub struct Head {
-    /// 1 and what `FaultKind` it was, or that it holds modules. 0: nobody wrote it.
+    /// 1 and what `FaultKind` it was, or that it holds modules or an allocation. 0: nobody wrote
+    /// it.
     kind: u64,
     /// The process.
     pub pid: u64,
@@ -91,6 +104,9 @@ pub struct Head {
     pub faults: u64,
     /// Bytes of modules.
     bytes: u64,
+    /// Bytes that an allocation stands for: those in RAM, those compressed there, and those on
+    /// SSD, when most was cold.
+    pub places: [u64; 3],
 }
 
 /// What threads of a lane have waited since their last sample.
@@ -154,7 +170,7 @@ fn count(control: &Control, fault: &Fault, kind: FaultKind, ns: u64) {
         bp,
         waited_ns: lane.waited_ns.swap(0, Relaxed),
         faults,
-        bytes: 0,
+        ..Head::default()
     };
     write(control, &head, sp as usize, SLOT_BYTES - HEAD_BYTES);
 }
@@ -167,16 +183,20 @@ fn scattered(ns: u64) -> u64 {
 /// Writes the next slot: the head, and up to so many bytes from there on, as many as can be read.
 fn write(control: &Control, head: &Head, from: usize, length: usize) {
     let slot = control.taken.fetch_add(1, Relaxed);
-    if slot >= SLOTS || !copy(control, slot as usize, head, from, length) {
+    if slot >= SLOTS || !copy(control, slot, head, from, length) {
         control.lost.fetch_add(1, Relaxed);
     }
 }
 
-fn copy(control: &Control, slot: usize, head: &Head, from: usize, length: usize) -> bool {
-    const PARTS: usize = SLOT_BYTES / PAGE + 2;
+/// The place of a slot in the mapping.
+fn at_slot(control: &Control, slot: u64) -> *mut u8 {
     let start = core::ptr::from_ref(control).cast_mut().cast::<u8>();
-    // SAFETY: the slot is in the mapping.
-    let to = unsafe { start.add(PAGE + slot * SLOT_BYTES) };
+    start.wrapping_add(PAGE + slot as usize * SLOT_BYTES)
+}
+
+fn copy(control: &Control, slot: u64, head: &Head, from: usize, length: usize) -> bool {
+    const PARTS: usize = SLOT_BYTES / PAGE + 2;
+    let to = at_slot(control, slot);
     let head = core::ptr::from_ref(head) as usize;
     let mut parts = [Part { from: head, to, length: HEAD_BYTES }; PARTS];
     let (mut count, mut done) = (1, 0);
@@ -193,11 +213,97 @@ fn copy(control: &Control, slot: usize, head: &Head, from: usize, length: usize)
     unsafe { own_memory::copy(&parts[..count]) }.is_ok_and(|whole| whole > 0)
 }
 
-/// As the environment says; for the start, before the environment can be managed memory.
-pub(crate) fn learn_number() {
-    let number = environment::variable(PROFILE_VARIABLE);
-    let number = number.and_then(|text| u64::from_str_radix(text.to_str()?, 16).ok());
+/// The slots of allocations, by number from 0 on. The orders are relaxed: a bit says who may write
+/// a slot, and the kernel writes it.
+impl Control {
+    /// The profile that this process has joined.
+    pub(crate) fn joined() -> Option<&'static Control> {
+        // Acquire: as in `note`.
+        // SAFETY: null, or `join` mapped it for good.
+        unsafe { CONTROL.load(Acquire).cast_const().as_ref() }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.interval_ns.load(Relaxed) == 0
+    }
+
+    /// Takes a slot and writes it: what is known of an allocation, and the stack from `sp` on.
+    pub(crate) fn write_allocation(&self, [ip, sp, bp]: [u64; 3]) -> Option<u64> {
+        let slot = self.take_slot()?;
+        let (pid, image) = (std::process::id().into(), IMAGE.load(Relaxed));
+        let thread = tls::thread_id().into();
+        let head = Head { kind: ALLOCATION, pid, image, thread, ip, sp, bp, ..Head::default() };
+        if copy(self, SLOTS + slot, &head, sp as usize, SLOT_BYTES - HEAD_BYTES) {
+            return Some(slot);
+        }
+        self.give_slot(slot);
+        None
+    }
+
+    /// Counts an allocation that could not be written.
+    pub(crate) fn lose_allocation(&self) {
+        self.allocations_lost.fetch_add(1, Relaxed);
+    }
+
+    fn take_slot(&self) -> Option<u64> {
+        self.allocations.iter().zip(0..).find_map(|(word, at)| {
+            loop {
+                let bit = (!word.load(Relaxed)).trailing_zeros();
+                if bit == u64::BITS {
+                    return None;
+                }
+                if word.fetch_or(1 << bit, Relaxed) & 1 << bit == 0 {
+                    return Some(at * 64 + u64::from(bit));
+                }
+            }
+        })
+    }
+
+    /// Gives a slot of this process back.
+    pub(crate) fn give_slot(&self, slot: u64) {
+        self.allocations[slot as usize / 64].fetch_and(!(1 << (slot % 64)), Relaxed);
+    }
+
+    /// An empty one, for good.
+    #[cfg(test)]
+    pub(crate) fn of_test() -> &'static Control {
+        let (at, rights) = (core::ptr::null_mut(), libc::PROT_READ | libc::PROT_WRITE);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: the kernel chooses a free place; zero bytes are valid atomics.
+        unsafe {
+            let mapped = libc::mmap(at, FILE_BYTES, rights, flags, -1, 0);
+            assert_ne!(mapped, libc::MAP_FAILED);
+            &*mapped.cast::<Control>()
+        }
+    }
+
+    /// How many slots of allocations are taken.
+    #[cfg(test)]
+    pub(crate) fn taken_slots(&self) -> u32 {
+        self.allocations.iter().map(|word| word.load(Relaxed).count_ones()).sum()
+    }
+
+    /// Writes where the bytes are that an allocation stands for.
+    pub(crate) fn tell_places(&self, slot: u64, places: [u64; 3]) {
+        let to = at_slot(self, SLOTS + slot).wrapping_add(offset_of!(Head, places));
+        let part = Part { from: places.as_ptr() as usize, to, length: size_of_val(&places) };
+        // SAFETY: the slot is this process's. If there is no memory for it, it stays.
+        let _ = unsafe { own_memory::copy(&[part]) };
+    }
+}
+
+/// As the environment says; for the start, before the environment can be managed memory. Whether
+/// allocations are to be sampled: then it is joined now.
+pub(crate) fn learn_number() -> bool {
+    let value = environment::variable(PROFILE_VARIABLE);
+    let value = value.as_ref().and_then(|value| value.to_str());
+    let with = value.and_then(|value| value.strip_suffix(WITH_ALLOCATIONS));
+    let number = with.or(value).and_then(|text| u64::from_str_radix(text, 16).ok());
     NUMBER.store(number.unwrap_or(0), Relaxed);
+    if with.is_some() {
+        begin();
+    }
+    with.is_some() && Control::joined().is_some()
 }
 
 /// There will be faults from now on: joins the profile of the environment.
@@ -301,10 +407,14 @@ pub struct Recorded {
     /// Samples, in the order of their slots, with the stack from `sp` on, as far as
     /// it is known.
     pub samples: Vec<(Head, Vec<u8>)>,
+    /// Allocations of which something is in RAM or on SSD, likewise.
+    pub allocations: Vec<(Head, Vec<u8>)>,
     /// Lines of /proc/PID/maps, by `image`.
     pub modules: Vec<(u64, String)>,
     /// Samples that are missing.
     pub lost: u64,
+    /// Allocations that are missing.
+    pub allocations_lost: u64,
 }
 
 impl Head {
@@ -351,19 +461,34 @@ pub fn joined(file: &File) -> Result<u64> {
 /// # Errors
 /// What the kernel said.
 pub fn read(file: &File) -> Result<Recorded> {
-    let lost = number_at(file, offset_of!(Control, lost))?;
-    let mut recorded = Recorded { lost, ..Recorded::default() };
-    let taken = number_at(file, offset_of!(Control, taken))?.min(SLOTS);
+    let number = |offset| number_at(file, offset);
+    let mut recorded = Recorded {
+        lost: number(offset_of!(Control, lost))?,
+        allocations_lost: number(offset_of!(Control, allocations_lost))?,
+        ..Recorded::default()
+    };
+    let taken = number(offset_of!(Control, taken))?.min(SLOTS);
+    let mut slots: Vec<u64> = (0..taken).collect();
+    for word in 0..SLOTS / 64 {
+        let bits = number(offset_of!(Control, allocations) + word as usize * 8)?;
+        let is_taken = |bit: &u64| bits & 1 << bit != 0;
+        slots.extend((0..64).filter(is_taken).map(|bit| SLOTS + word * 64 + bit));
+    }
     let mut bytes = vec![0; SLOT_BYTES];
-    for slot in 0..taken as usize {
-        file.read_exact_at(&mut bytes, (PAGE + slot * SLOT_BYTES) as u64)?;
+    for slot in slots {
+        file.read_exact_at(&mut bytes, (PAGE + slot as usize * SLOT_BYTES) as u64)?;
         let Ok((head, rest)) = Head::read_from_prefix(&bytes) else { continue };
+        let stack = || {
+            let end = rest.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
+            rest[..end.next_multiple_of(8)].to_vec()
+        };
         if head.kind == MODULES {
             let text = &rest[..rest.len().min(head.bytes as usize)];
             recorded.modules.push((head.image, String::from_utf8_lossy(text).into_owned()));
+        } else if head.kind == ALLOCATION && head.places != [0; 3] {
+            recorded.allocations.push((head, stack()));
         } else if head.kind().is_some() {
-            let end = rest.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
-            recorded.samples.push((head, rest[..end.next_multiple_of(8)].to_vec()));
+            recorded.samples.push((head, stack()));
         }
     }
     Ok(recorded)

@@ -34,6 +34,8 @@ pub struct ThreadArea {
     pub signal_stack: usize,
     /// What the thread waited in longest (`waits`).
     pub(crate) longest_wait: u64,
+    /// Bytes until the next allocation that is sampled; the runtime defines it.
+    pub until_sample: u64,
     /// Words that the runtime defines.
     pub spare: [usize; 30],
 }
