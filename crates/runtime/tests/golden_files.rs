@@ -344,9 +344,9 @@ fn check_map(path: &Path) {
 fn map_bytes(path: &Path) -> Vec<u8> {
     let mut bytes = std::fs::read(path).expect("a file");
     for start in SUPERBLOCKS {
-        [16..24, 32..40, 4088..4096].map(|range: core::ops::Range<usize>| {
+        for range in [16..24, 32..40, 4088..4096] {
             bytes[start..][range].fill(0);
-        });
+        }
     }
     for frame in bytes[1 << 20..].chunks_mut(PAGE).filter(|page| page.starts_with(b"dhframe1")) {
         frame[56..64].fill(0);
