@@ -48,7 +48,7 @@ COMMIT ?=
 GUARD_OPTIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build bench-build papers-build check test fmt lint unit scripts install-check schedules \
+.PHONY: help deps build bench-build papers-build check test fmt lint unit scripts install-check schedules models \
 	hunt maps-hunt torture soak demo demo-short demo-durable demo-durable-short demo-cache demo-cache-short demos-short wheel \
 	deb release python-check recipes-check numpy-check bench bench-objects bench-papers bench-flashvm bench-flashmap \
 	bench-hybridswap bench-durable guard book bench-real real-check real-deps apps apps-check \
@@ -69,12 +69,13 @@ bench-build: build ## Builds the benchmarks, the hunt and the torture; not insta
 papers-build: build ## Builds the papers' experiments, and real programs.
 	$(CARGO) build --release -p deepheap-papers
 
-test: deps fmt lint unit schedules scripts install-check python-check apps-check real-check containers-check hunt demos-short ## All of CI.
+test: deps fmt lint unit schedules models scripts install-check python-check apps-check real-check containers-check hunt demos-short ## All of CI.
 
 INNER := checks policy heap store residency pager
 check: fmt ## Tests the rules of the repository and the inner crates, and plays some schedules.
 	$(CARGO) test $(INNER:%=-p deepheap-%)
 	$(MAKE) schedules SCHEDULES=10
+	$(MAKE) models
 
 fmt: ## Checks the formatting.
 	$(CARGO) fmt --all --check
@@ -94,6 +95,9 @@ unit: ## Runs the tests of all crates; rooms, style and documents are tests, too
 schedules: ## Plays the pager with threads of which a seed decides who goes on (SCHEDULES=60).
 	DEEPHEAP_SCHEDULES=$(SCHEDULES) $(CARGO) test -p deepheap-pager --features schedules --lib \
 		schedules
+
+models: ## Plays small pieces of it with every value that the memory orders of C11 allow (loom).
+	$(CARGO) test -p deepheap-pager --features schedules --lib models
 
 scripts: ## Checks the shell scripts and runs their tests.
 	shellcheck scripts/*.sh examples/papers/*/*.sh examples/shards/*.sh .ci/run

@@ -15,6 +15,8 @@ mod fault;
 mod fork;
 mod gate;
 mod lanes;
+#[cfg(all(test, feature = "schedules"))]
+mod models;
 mod moves;
 mod pager;
 mod patience;

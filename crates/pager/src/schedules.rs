@@ -17,8 +17,8 @@
 //! A checkpoint's cut stops writers, as that of a durable heap: what it hands out must lead to what
 //! every object holds at that instant (`checkpoints`).
 //!
-//! It cannot find errors that need weaker memory orders than sequential consistency, nor errors in
-//! the child of a fork.
+//! It cannot find errors that need weaker memory orders than sequential consistency (`models` looks
+//! for those), nor errors in the child of a fork.
 
 mod at_once;
 mod calls;

@@ -52,8 +52,10 @@ impl Workers {
     }
 
     /// Wakes the evictor if it sleeps. Of many threads that see it sleeping only one wakes it.
+    /// Sequentially consistent, as the count of pages is: either we see that it sleeps, or it sees
+    /// the page for which we came.
     pub(crate) fn wake_sleeping_evictor(&self) {
-        if self.evictor_sleeps.load(Ordering::Relaxed) != 0
+        if self.evictor_sleeps.load(Ordering::SeqCst) != 0
             && self.evictor_sleeps.swap(0, Ordering::SeqCst) != 0
         {
             self.wake_evictor();

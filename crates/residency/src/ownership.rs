@@ -277,8 +277,9 @@ impl Ownership {
     /// changes slot, descriptor or bytes (`claim_cached`); one that exchanges the slot writes to
     /// the old one only afterwards (`exchange_slot`). So a thread that has read something newer
     /// than the word it saw finds another word here: the change of the word comes before the new
-    /// bytes, by a locked instruction, which is a full fence on x86_64; and the fence here keeps
-    /// our reading of the bytes before our second reading of the word. A slab whose memory went
+    /// bytes, by the fences behind it (`note_claim`, `replace_slot`), which cost nothing on x86_64;
+    /// and the fence here keeps our reading of the bytes before our second reading of the word. A
+    /// slab whose memory went
     /// back to the system reads as zeros, and the slot had left the object before that. The
     /// generation has 28 bits: a thread would have to sleep in its copy while the one object
     /// changes exactly 2^28 times.

@@ -120,14 +120,14 @@ impl PageBuffer {
 
     /// Reserves pages, if the buffer stays within its limit.
     pub fn try_reserve(&self, pages: usize) -> Option<Reserved<'_>> {
-        let before = self.resident.fetch_add(pages, Ordering::Relaxed);
+        let before = self.resident.fetch_add(pages, Ordering::SeqCst);
         let reserved = Reserved { buffer: self, pages };
         (before + pages <= self.limit()).then_some(reserved)
     }
 
     /// Reserves pages whatever the limit says.
     pub fn adopt(&self, pages: usize) -> Reserved<'_> {
-        self.resident.fetch_add(pages, Ordering::Relaxed);
+        self.resident.fetch_add(pages, Ordering::SeqCst);
         Reserved { buffer: self, pages }
     }
 
@@ -217,7 +217,7 @@ impl PageBuffer {
 
     /// Resident and reserved pages.
     pub fn pages(&self) -> usize {
-        self.resident.load(Ordering::Relaxed)
+        self.resident.load(Ordering::SeqCst)
     }
 
     /// The ceiling.

@@ -12,19 +12,18 @@
 //! Never: allocates after `new`; takes a lock; waits, but to drain.
 //! Threads: any may note, in a signal handler, too; one at a time drains.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-
 use deepheap_heap::PageNo;
 use deepheap_sys::errno::Result;
 use deepheap_sys::memory::pinned_array::PinnedArray;
 use deepheap_sys::process::clock;
+use deepheap_sys::threads::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use deepheap_sys::threads::parking::Parking;
 use deepheap_sys::threads::tls;
 
 /// Threads are spread over so many rings.
 pub const LANES: usize = 16;
 /// Records of a ring. At 300,000 faults a second of one thread it is full after 13 ms.
-const RING: u64 = 4096;
+const RING: u64 = if cfg!(feature = "schedules") { 4 } else { 4096 };
 /// Each time so many more records are in a ring, the thread that drains is woken.
 const CALL: u64 = RING / 4;
 const RECORD_BYTES: usize = 16;

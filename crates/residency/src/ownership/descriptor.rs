@@ -25,7 +25,7 @@
 use deepheap_heap::PageNo;
 use deepheap_store::{Block, ContentHash};
 use deepheap_sys::memory::pinned_array::Zeroed;
-use deepheap_sys::threads::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use deepheap_sys::threads::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use deepheap_sys::threads::futex;
 
 use super::UNKNOWN_HASH;
@@ -240,7 +240,11 @@ impl Descriptor {
     #[must_use]
     pub(super) fn replace_slot(&self, seen: Word, slot: u32) -> bool {
         let new = Word::of(seen.half().wrapping_add(GENERATION), slot);
-        self.word.compare_exchange(seen.0, new.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        let is_done =
+            self.word.compare_exchange(seen.0, new.0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        // Before anything that the caller writes to the old slot (`Ownership::is_current`).
+        fence(Ordering::Release);
+        is_done
     }
 
     /// Counts the generation up: the caller has claimed the object and is about to change it, its
@@ -248,6 +252,8 @@ impl Descriptor {
     /// word becomes what `Word::claimed` tells.
     pub(super) fn note_claim(&self) {
         self.word.fetch_add(u64::from(GENERATION) << STATE_SHIFT, Ordering::AcqRel);
+        // Before anything that the owner writes to the slot (`Ownership::is_current`).
+        fence(Ordering::Release);
     }
 
     /// Changes the word; answers what it was.

@@ -21,7 +21,7 @@ const FREE: u32 = 0;
 const AWAITED: u32 = 1 << 31;
 
 /// How often a waiter looks at the word before it sleeps: about 2 us.
-const SPINS_MAX: u32 = 100;
+const SPINS_MAX: u32 = if cfg!(feature = "schedules") { 1 } else { 100 };
 
 /// A value that one thread at a time can use.
 #[derive(Debug, Default)]

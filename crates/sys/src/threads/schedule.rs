@@ -15,4 +15,4 @@
 pub fn point() {}
 
 #[cfg(feature = "schedules")]
-pub use crate::threads::schedules::{Scheduler, current, point, set};
+pub use crate::threads::schedules::{Access, Scheduler, Word, current, point, set};
