@@ -23,7 +23,7 @@ use deepheap_sys::threads::tls;
 /// Threads are spread over so many rings.
 pub const LANES: usize = 16;
 /// Records of a ring. At 300,000 faults a second of one thread it is full after 13 ms.
-const RING: u64 = if cfg!(feature = "schedules") { 4 } else { 4096 };
+const RING: u64 = if cfg!(feature = "schedules") { 8 } else { 4096 };
 /// Each time so many more records are in a ring, the thread that drains is woken.
 const CALL: u64 = RING / 4;
 const RECORD_BYTES: usize = 16;

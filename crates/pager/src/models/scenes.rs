@@ -389,13 +389,13 @@ fn a_record_of_a_trace_arrives_whole() {
     let scene = Scene {
         make: || Trace::new(true).expect("memory"),
         begin: |trace| {
-            for page in 1..5 {
+            for page in 1..9 {
                 note(trace, page);
                 drain(trace);
             }
         },
         threads: &[
-            |trace| (5..8).for_each(|page| note(trace, page)),
+            |trace| (9..12).for_each(|page| note(trace, page)),
             |trace| {
                 drain(trace);
                 drain(trace);

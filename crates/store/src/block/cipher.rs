@@ -158,6 +158,15 @@ mod tests {
         assert_eq!(bytes, plain);
     }
 
+    /// What a heap holds that is encrypted was written so.
+    #[test]
+    fn a_piece_is_sealed_as_ever() {
+        let mut bytes: Vec<u8> = (0..4096).map(|at| (at * 7) as u8).collect();
+        let tag = u128::from_le_bytes(cipher(1).seal(PIECE, &mut bytes));
+        assert_eq!(tag, 33_146_996_025_941_164_892_240_539_822_041_382_275);
+        assert_eq!(xxhash_rust::xxh3::xxh3_64(&bytes), 9_427_189_541_765_300_824);
+    }
+
     #[test]
     fn a_number_that_is_used_twice_shows_nothing_of_what_differs() {
         let seal = |byte: u8| {

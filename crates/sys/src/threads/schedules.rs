@@ -264,7 +264,11 @@ macro_rules! atomic {
                 self.compare_exchange(from, to, success, failure)
             }
 
-            forward!($value: swap = |_, new| new, fetch_or = |a, b| a | b, fetch_and = |a, b| a & b);
+            forward!($value:
+                swap = |_, new| new,
+                fetch_or = |a, b| a | b,
+                fetch_and = |a, b| a & b
+            );
 
             #[track_caller]
             pub fn fetch_update(
