@@ -56,6 +56,8 @@ pub struct Whole {
     pub all_bytes: u64,
     /// Bytes of cached objects.
     pub cached_bytes: u64,
+    /// Of one of them, in the mean.
+    pub mean_bytes: u64,
     /// The page buffer's largest share that leaves all objects in RAM, if that is known.
     pub fit: Option<usize>,
     /// How long all that took, in any unit that stays the same.
@@ -164,7 +166,7 @@ pub const PART_LEAST: usize = 1 << 8;
 pub const PART_MOST: usize = 7 << 13;
 /// Up to this share the page buffer grows by what is seen. From here on, where the cache is small,
 /// each object that its growth drives out is also taken for a read to come: when the read is seen,
-/// it is too late.
+/// it is too late. Where a read is dear, so is each that left in the decisions before.
 pub const PART_SURE: usize = 3 << 14;
 /// The page buffer's share shrinks by this part of itself.
 const STEP_PART: usize = 8;
@@ -230,12 +232,23 @@ pub fn fitting_part(
     (part >= PART_LEAST).then_some(part.min(PART_MOST))
 }
 
+/// Whether what is out of RAM clearly costs more than the page buffer saves, if all objects are
+/// touched alike. Each page that the page buffer gives up costs a fault, and keeps `PAGE / mean - 1`
+/// objects from being read. What the page buffer holds is touched more, so that must save twice as
+/// much.
+fn is_read_dear(observed: &Traffic) -> bool {
+    let Traffic { fault_ns, read_ns, whole: Whole { mean_bytes, .. }, .. } = *observed;
+    let saved = (PAGE as u64).saturating_sub(mean_bytes) * read_ns.saturating_sub(fault_ns);
+    saved > 2 * mean_bytes * fault_ns
+}
+
 /// The border between page buffer and object cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Border {
     /// The page buffer's share, in 65536ths.
     pub part: usize,
-    /// It has grown beyond what leaves all objects in RAM because that saved more.
+    /// It does not follow what leaves all objects in RAM: it has grown beyond because that saved
+    /// more, or what is out of RAM is not dear (`is_read_dear`).
     pub is_beyond: bool,
     /// Nanoseconds that a byte of the page buffer beyond that cost lately, by `elapsed`; none if it
     /// was never there.
@@ -275,9 +288,11 @@ impl Border {
         let feared = feared.map(|ns| (ns - ns / lasts).max(beyond / elapsed));
         let cache = of_reads(ghost_reads).max(beyond);
         let grows = |cache: f64| matches!(shift(observed, part, cache), Shift::ToPageBuffer(_));
+        let is_dear = is_read_dear(observed);
+        let to_come = if is_dear { departed } else { departures };
         let moved = match shift(observed, part, cache) {
             Shift::ToPageBuffer(_)
-                if part >= PART_SURE && !grows(of_reads(ghost_reads + departed)) =>
+                if part >= PART_SURE && !grows(of_reads(ghost_reads + to_come)) =>
             {
                 part
             }
@@ -299,7 +314,8 @@ impl Border {
             Shift::Stay => part,
         };
         let part = moved.clamp(PART_LEAST, PART_MOST);
-        Border { part, is_beyond: whole.fit.is_some_and(|fit| part > fit), feared }
+        let is_beyond = whole.fit.is_some_and(|fit| part > fit) || departed > 0 && !is_dear;
+        Border { part, is_beyond, feared }
     }
 }
 
@@ -322,6 +338,7 @@ mod tests {
         departures: u64::MAX,
         all_bytes: 64 << 20,
         cached_bytes: 32 << 20,
+        mean_bytes: 1024,
         fit: None,
         elapsed: 1_000_000_000,
     };
@@ -456,6 +473,18 @@ mod tests {
         assert_eq!(border.next(&gains(2000), 0).part, FIT);
         let grown = border.next(&gains(20_000), 0);
         assert_eq!((grown.part, grown.is_beyond), (FIT + FIT / GROWTH_PART, true));
+    }
+
+    #[test]
+    fn once_objects_are_out_of_ram_it_follows_what_fits_only_where_reads_are_dear() {
+        let at = Border { part: PART_MOST, ..Border::FIRST };
+        let of = |mean_bytes, fault_ns, read_ns| {
+            let whole = Whole { mean_bytes, departures: 100, ..WHOLE };
+            at.next(&Traffic { returns: [5000, 0, 0, 0], fault_ns, read_ns, whole, ..EVEN }, 1000)
+        };
+        // Objects of Python, and lines that two threads sort.
+        assert_eq!(of(1100, 9_000, 70_000).following(Some(FIT)).part, FIT);
+        assert_eq!(of(2120, 23_000, 50_000).following(Some(FIT)).part, PART_MOST);
     }
 
     #[test]

@@ -282,6 +282,7 @@ impl Balancer {
                     departures: counted[DEPARTURES],
                     all_bytes: shares.all_bytes as u64,
                     cached_bytes: shares.cached_bytes as u64,
+                    mean_bytes: shares.mean_bytes as u64,
                     fit: shares.fit,
                     elapsed: now_ns - self.decided_ns.swap(now_ns, Ordering::Relaxed),
                 },

@@ -601,6 +601,7 @@ impl Replay {
                     departures,
                     all_bytes: (self.terms.pages * PAGE) as u64 / sampled,
                     cached_bytes: self.places.cached_bytes,
+                    mean_bytes: mean,
                     fit,
                     elapsed: (touches - begun.0) * TOUCH_NS,
                 },
