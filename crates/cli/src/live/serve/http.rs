@@ -183,4 +183,42 @@ mod tests {
             Err("431 Request Header Fields Too Large")
         );
     }
+
+    /// `DEEPHEAP_FUZZ=1000000` plays more rounds.
+    #[test]
+    fn any_bytes_are_a_request_or_answered_with_a_status() {
+        let rounds = std::env::var("DEEPHEAP_FUZZ").ok().and_then(|text| text.parse().ok());
+        let seed = b"GET /data?pid=7&token=t HTTP/1.1\r\nAuthorization: Bearer t2\r\nA: b\r\n\r\n";
+        let pieces = ["\r\n", ": ", "?", "&", "=", " ", "\r\n\r\n", "\0", "\u{e9}", "bearer "];
+        let mut number = 1u64;
+        let mut below = move |end: usize| {
+            number ^= number << 13;
+            number ^= number >> 7;
+            number ^= number << 17;
+            (number % end as u64) as usize
+        };
+        let (mut taken, rounds) = (0, rounds.unwrap_or(20_000));
+        for round in 0..rounds {
+            let mut bytes = seed.to_vec();
+            for _ in 0..=below(3) {
+                let at = below(bytes.len());
+                match below(4) {
+                    0 => bytes[at] = below(256) as u8,
+                    1 => drop(bytes.splice(at..at, pieces[below(pieces.len())].bytes())),
+                    2 => drop(bytes.splice(at..(at + below(9)).min(bytes.len() - 1), [])),
+                    _ => drop(bytes.splice(at..at, std::iter::repeat_n(b'x', below(20_000)))),
+                }
+            }
+            match read(&bytes) {
+                Ok(request) => {
+                    taken += 1;
+                    assert!(request.path.starts_with('/'), "round {round}");
+                    let length = request.token().map_or(0, str::len) + request.path.len();
+                    assert!(length < bytes.len(), "round {round}");
+                }
+                Err(status) => assert!(status.starts_with('4'), "round {round}: {status}"),
+            }
+        }
+        assert!(taken > rounds / 10 && taken < rounds, "{taken} of {rounds}");
+    }
 }
