@@ -39,12 +39,14 @@ PATIENCE, PROGRAM_PATIENCE = 1800, 240
 PROGRAMS = {
     "python": (None, ["python3", str(WORKLOADS / "objects.py"), "60000"]),
     "sort": (
-        "import random\nrandom.seed(7)\nfor _ in range(1200000): print(f'{random.getrandbits(160):x}')",
+        "import random\nrandom.seed(7)\n"
+        "for _ in range(1200000): print(f'{random.getrandbits(160):x}')",
         ["sort", "-S", "1G", "--parallel=3", "INPUT"],
     ),
     "perl": (None, ["perl", str(WORKLOADS / "words.pl"), "150000"]),
     "xz": (
-        "import random\nrandom.seed(9)\nfor i in range(600000): print(i, random.choice('abcdefgh') * 9)",
+        "import random\nrandom.seed(9)\n"
+        "for i in range(600000): print(i, random.choice('abcdefgh') * 9)",
         ["xz", "-7", "-T", "2", "-c", "INPUT"],
     ),
     "threads": (
@@ -260,7 +262,8 @@ def programs(draw, _seed, root):
           f"{f' in a cgroup of {ram + (96 << 20)}' if cgroup else ''}", flush=True)
     run_command = [str(RELEASE / "deepheap"), "run", "--", *command]
     try:
-        status, out, err = run(run_command, PROGRAM_PATIENCE, cgroup, DEEPHEAP_CONF=conf, LC_ALL="C")
+        status, out, err = run(
+            run_command, PROGRAM_PATIENCE, cgroup, DEEPHEAP_CONF=conf, LC_ALL="C")
     finally:
         if cgroup:
             cgroup.rmdir()

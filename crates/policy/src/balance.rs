@@ -233,9 +233,9 @@ pub fn fitting_part(
 }
 
 /// Whether what is out of RAM clearly costs more than the page buffer saves, if all objects are
-/// touched alike. Each page that the page buffer gives up costs a fault, and keeps `PAGE / mean - 1`
-/// objects from being read. What the page buffer holds is touched more, so that must save twice as
-/// much.
+/// touched alike. Each page that the page buffer gives up costs a fault, and keeps
+/// `PAGE / mean - 1` objects from being read. What the page buffer holds is touched more, so that
+/// must save twice as much.
 fn is_read_dear(observed: &Traffic) -> bool {
     let Traffic { fault_ns, read_ns, whole: Whole { mean_bytes, .. }, .. } = *observed;
     let saved = (PAGE as u64).saturating_sub(mean_bytes) * read_ns.saturating_sub(fault_ns);

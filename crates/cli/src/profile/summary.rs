@@ -19,6 +19,8 @@ const COLUMNS: usize = 80;
 /// What is in front of a stack that waited, and of one that allocated.
 const PART: usize = 10;
 const INDENT: usize = 6;
+/// Lines of a stack that allocated: what calls the allocator says more than that does.
+const CALLERS: usize = 3;
 /// The two shares in front of a function.
 const NUMBERS: usize = 18;
 /// What executes Python's functions.
@@ -52,7 +54,7 @@ pub fn text(stacks: &Stacks) -> String {
     }
     text += "\n    part  stack, from the function that waited to those that called it\n";
     for (ns, _, frames) in largest(stacks, STACKS) {
-        text += &format!("{:>8}  {}\n", share(ns), path(stacks, frames, PART));
+        text += &format!("{:>8}  {}\n", share(ns), path(stacks, frames, PART, 1));
     }
     let is_named = |name: &str| stacks.functions.iter().any(|function| function.name == name);
     let has_python = stacks.functions.iter().any(|function| function.file.ends_with(".py"));
@@ -81,7 +83,7 @@ pub fn allocated(stacks: &Stacks) -> String {
     let largest = largest(stacks, FUNCTIONS);
     for (_, places, frames) in largest.into_iter().filter(|(cold, ..)| *cold > 0) {
         let [in_ram, compressed, stored] = places.map(bytes);
-        let path = path(stacks, frames, INDENT);
+        let path = path(stacks, frames, INDENT, CALLERS);
         text += &format!("{stored:>10} {compressed:>10} {in_ram:>10}\n      {path}\n");
     }
     text
@@ -157,24 +159,28 @@ fn largest(stacks: &Stacks, most: usize) -> Vec<(u64, [u64; 3], &[usize])> {
     sums
 }
 
-/// A stack, as much of it as there is room for behind so many columns.
-fn path(stacks: &Stacks, frames: &[usize], columns: usize) -> String {
-    let room = COLUMNS - columns;
-    let mut text = String::new();
+/// A stack, as much of it as there is room for in so many lines behind so many columns.
+fn path(stacks: &Stacks, frames: &[usize], columns: usize, lines: usize) -> String {
+    // Some for the dots.
+    let room = COLUMNS - columns - 5;
+    let (mut before, mut line, mut left) = (String::new(), String::new(), lines);
     for at in frames.iter().rev() {
-        let name = &stacks.functions[*at].name;
-        let between = if text.is_empty() { "" } else { " < " };
-        // Some for the dots.
-        if text.chars().count() + between.len() + name.chars().count() > room - 5 {
-            text += if text.is_empty() { "" } else { " < .." };
+        let name: String = stacks.functions[*at].name.chars().take(room).collect();
+        if line.is_empty() {
+            line = name;
+        } else if line.chars().count() + " < ".len() + name.chars().count() <= room {
+            line += " < ";
+            line += &name;
+        } else if left > 1 {
+            left -= 1;
+            before += &format!("{line} <\n{:columns$}", "");
+            line = name;
+        } else {
+            line += " < ..";
             break;
         }
-        text = text + between + name;
     }
-    if text.is_empty() {
-        text = stacks.functions[frames[frames.len() - 1]].name.chars().take(room).collect();
-    }
-    text
+    before + &line
 }
 
 /// A function and its file, as far as there is room.

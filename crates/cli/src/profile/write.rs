@@ -154,7 +154,7 @@ mod tests {
         let text = content(&stacks, &beside(Path::new("out.json")));
         assert!(text.contains(r#""unit":"bytes""#), "{text}");
         let svg = content(&stacks, &beside(Path::new("a.b/flame.svg")));
-        assert!(svg.contains("<title>main: 14 B, 100.00 %</title>"), "{svg}");
+        assert!(svg.contains("<title>main: 12 B, 85.71 %</title>"), "{svg}");
         for (path, expected) in [("a.b/c.svg", "a.b/c.allocations.svg"), ("c", "c.allocations")] {
             assert_eq!(beside(Path::new(path)), Path::new(expected));
         }

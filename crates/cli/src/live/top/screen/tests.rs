@@ -79,7 +79,7 @@ fn the_list_has_the_busiest_first_and_a_panel_of_the_chosen_one() {
     assert!(lines[1].ends_with("DEVICE/S"), "{shown}");
     assert!(lines[2].starts_with("4194300 redis-server   224 MiB   87 0.98 GiB"), "{shown}");
     assert!(lines[3].contains("postgres") && lines[4].contains("quiet"), "{shown}");
-    for words in ["+ redis-server (4194300) 0.", "# in RAM 128 MiB", "t tables 32.0 MiB"] {
+    for words in ["+ redis-server (4194300) ", " CPU: ", "# in RAM 128 MiB", "t tables 32.0 MiB"] {
         assert!(shown.contains(words), "'{words}' is not in:\n{shown}");
     }
     // Nothing is cut at the frame.
