@@ -29,14 +29,14 @@ SECONDS ?= 60
 CRASH_POINTS ?= 200000
 KILLS ?= 200
 POWER_CUTS ?= 100
-HOURS ?= 8
 FUZZ_SECONDS ?= 600
 DIR ?= $(TARGET)
 # Schedules that the pager is played with.
 SCHEDULES ?= 60
 # Packages of kernels to test under; none: those that scripts/kernels.sh names.
 KERNELS ?=
-# Options of the soak, for example SOAK_OPTIONS='--root --seed 7'.
+# How long the soak runs, and its options, for example SOAK_OPTIONS='--root --seed 7'.
+HOURS ?= 8
 SOAK_OPTIONS ?=
 # Options of the conformance run, for example CONFORMANCE_OPTIONS='--only redis --ram 32M'.
 CONFORMANCE_OPTIONS ?=

@@ -114,7 +114,7 @@ def run(command, patience=PATIENCE, cgroup=None, **environment):
 
 
 def tested(package, test, *options, **environment):
-    """Runs a test of cargo; gives what it said in its last lines."""
+    """Runs a test of cargo."""
     command = ["cargo", "test", "-q", *options, "-p", package, *test, "--", "--nocapture"]
     told = " ".join(f"{key}={value}" for key, value in environment.items())
     print(f"soak:   {told} {shlex.join(command)}", flush=True)
@@ -124,7 +124,7 @@ def tested(package, test, *options, **environment):
 
 
 def benched(*options):
-    """Runs deepheap-bench; gives the line that tells its counts."""
+    """Runs deepheap-bench; gives what it said."""
     command = [str(RELEASE / "deepheap-bench"), *map(str, options)]
     print(f"soak:   {shlex.join(command)}", flush=True)
     status, out, err = run(command)
@@ -209,16 +209,26 @@ def settings_of(draw, peak):
 
 def memory_cgroup(limit):
     """A memory cgroup with this limit; None where none can be made."""
-    try:
-        for root, name in [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-                           ("/sys/fs/cgroup", "memory.max")]:
-            folder = Path(root) / f"deepheap-soak-{os.getpid()}"
-            if (Path(root) / "cgroup.procs").exists():
-                folder.mkdir(exist_ok=True)
-                (folder / name).write_text(str(limit))
-                return folder
-    except OSError:
-        return None
+    for root, name in [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+                       ("/sys/fs/cgroup", "memory.max")]:
+        folder = Path(root) / f"deepheap-soak-{os.getpid()}"
+        try:
+            folder.mkdir()
+        except OSError:
+            continue
+        # The kernel fills the folder of a cgroup, if it has that limit.
+        if (folder / name).exists():
+            (folder / name).write_text(str(limit))
+            return folder
+        folder.rmdir()
+    return None
+
+
+def remove_cgroup(folder):
+    """Removes a cgroup, once the processes in it, which were killed, have ended."""
+    while (folder / "cgroup.procs").read_text():
+        time.sleep(0.01)
+    folder.rmdir()
 
 
 alone = {}
@@ -266,7 +276,7 @@ def programs(draw, _seed, root):
             run_command, PROGRAM_PATIENCE, cgroup, DEEPHEAP_CONF=conf, LC_ALL="C")
     finally:
         if cgroup:
-            cgroup.rmdir()
+            remove_cgroup(cgroup)
     told = "deepheap" in err
     if status is None:
         print("soak:   took too long with these settings", flush=True)
@@ -354,6 +364,8 @@ def main():
 
 
 if __name__ == "__main__":
+    # As Ctrl-C: nothing is left behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Core files of programs that are killed would fill the disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     main()

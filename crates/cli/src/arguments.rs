@@ -454,9 +454,9 @@ since the last, and less often from time to time. The stack is read by the table
 Functions have names as far as a file has symbols; of others it says where they begin. Files of \
 other functions: /tmp/perf-PID.map, as `python3 -X perf` (from 3.12 on), Java and Node write it.
 
-With --allocations it also tells which calls allocated the memory that was cold when most of it was:
-one byte in 512 KiB is noted with the stack that allocated it, and stands for as many. -o FLAME.svg
-then writes FLAME.allocations.svg, too. It is for a program to start.
+With --allocations it also tells which calls allocated the memory that was cold when most of it \
+was. One allocation in some is noted with its stack, of small ones one in each 512 KiB. -o \
+FLAME.svg then writes FLAME.allocations.svg, too. It is for a program to start.
 
 Not in it are waits in system calls on memory that is not in RAM, and those for maps.
 

@@ -7,7 +7,7 @@ mod scene;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use deepheap::internal::stats_page::StatsPage;
 use deepheap::internal::stats_table::TOLD;
@@ -199,17 +199,23 @@ fn blocks_of(path: &Path) -> Vec<Vec<u8>> {
     blocks.filter(|block| block.iter().any(|&byte| byte != 0)).map(<[u8]>::to_vec).collect()
 }
 
+/// The golden file, unpacked; if it is to be written, it becomes the one that was made.
+fn golden_beside(name: &str, made: &Path) -> PathBuf {
+    if golden::is_to_write() {
+        golden::write(name, &std::fs::read(made).expect("a file"));
+    }
+    let golden = folder().join("golden");
+    unpack(name, &golden, None);
+    golden
+}
+
 #[test]
 fn a_heap_file_written_anew_is_the_golden_one() {
     play_in_turn(
         "a_heap_file_written_anew_is_the_golden_one",
         CONF,
         &[make_heap, |path| {
-            if golden::is_to_write() {
-                golden::write(HEAP, &std::fs::read(path).expect("a file"));
-            }
-            let golden = folder().join("golden");
-            unpack(HEAP, &golden, None);
+            let golden = golden_beside(HEAP, path);
             let (made, right) = (tables_of(path), tables_of(&golden));
             for (of, page) in &right {
                 assert!(made.get(of) == Some(page), "page {} of table {:#x} differs", of.1, of.0);
@@ -367,11 +373,7 @@ fn a_map_log_holds_what_was_committed_and_is_written_as_it_was() {
         "a_map_log_holds_what_was_committed_and_is_written_as_it_was",
         CONF,
         &[make_map, |path| {
-            if golden::is_to_write() {
-                golden::write(MAP, &std::fs::read(path).expect("a file"));
-            }
-            let golden = folder().join("golden");
-            unpack(MAP, &golden, None);
+            let golden = golden_beside(MAP, path);
             assert!(map_bytes(path) == map_bytes(&golden), "the files differ");
             check_map(&golden);
             check_map(path);

@@ -71,11 +71,12 @@ pub fn allocated(stacks: &Stacks) -> String {
     }
     let sum = |at: usize| bytes(stacks.samples.iter().map(|sample| sample.places[at]).sum());
     let mut text = format!(
-        "deepheap: when most was cold, {} was on SSD, {} compressed in RAM ({})\n\n\
+        "deepheap: {} was cold at most ({})\n  {} on SSD, {} compressed in RAM\n\n\
          {:>10} {:>10} {:>10}  allocated by\n",
+        bytes(stacks.weight()),
+        samples(stacks),
         sum(2),
         sum(1),
-        samples(stacks),
         "on SSD",
         "compressed",
         "in RAM",

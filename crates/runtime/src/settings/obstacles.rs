@@ -96,7 +96,8 @@ fn kernel_faults() -> Finding {
                 (feature::EXACT_ADDRESS, "exact addresses"),
                 (feature::POISON, "poison"),
                 (feature::MOVE, "move"),
-                (feature::TRACKS_ACCESS, "access tracking (not used yet)"),
+                // Nothing uses it yet.
+                (feature::TRACKS_ACCESS, "access tracking"),
             ];
             let has = |wanted: bool| {
                 let of = |&(bit, name)| ((opened.features() & bit != 0) == wanted).then_some(name);
