@@ -39,10 +39,12 @@ def main():
         printed(client, "import numpy; parts = []")
         for part in range(int(sys.argv[2]) // 32):
             printed(client, f"parts.append(numpy.arange({part}, {part} + (1 << 22)))")
-        endless = messages(client, client.execute("print('on it', flush=True)\nwhile True: pass"))
+        # Otherwise the kernel drops the cells that reach it while it handles the error.
+        endless = messages(client, client.execute("print('on it', flush=True)\nwhile True: pass",
+                                                  stop_on_error=False))
         print(next(endless))
         manager.interrupt_kernel()
-        print(next(endless))
+        print(*endless)
         print(printed(client, "print(sum(int(part.sum()) for part in parts))"))
     except Empty:
         sys.exit("the kernel did not answer")

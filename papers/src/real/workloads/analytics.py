@@ -1,6 +1,7 @@
 """analytics.py N: a table of N orders in DuckDB, in memory; joins, groups and sorts it; prints the
 results."""
 
+import os
 import sys
 
 import duckdb
@@ -26,7 +27,7 @@ QUERIES = (
 def main():
     """Makes the table and asks."""
     count = int(sys.argv[1])
-    settings = {"threads": 2, "memory_limit": "64GB", "temp_directory": ""}
+    settings = {"threads": os.cpu_count(), "memory_limit": "64GB", "temp_directory": ""}
     base = duckdb.connect(":memory:", config=settings)
     base.execute(TABLE.format(count))
     for query in QUERIES:
