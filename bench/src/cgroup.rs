@@ -108,7 +108,7 @@ impl Cgroup {
                 Ok(())
             }
             (_, Swapping::Eager) => {
-                self.write("memory.max", &value)?;
+                self.write_high(bytes)?;
                 // Compressed RAM in front of a swap device would be measured instead of it.
                 let _ = self.write("memory.zswap.max", "0");
                 self.write("memory.swap.max", "max")
@@ -134,8 +134,19 @@ impl Cgroup {
 
     /// Changes the limit that was set; false if more than that cannot be given up now.
     pub fn set_limit(&self, bytes: u64) -> bool {
+        if self.version != 1 && self.read("memory.high").is_some() {
+            return self.write_high(bytes).is_ok();
+        }
         let file = if self.version == 1 { "memory.limit_in_bytes" } else { "memory.max" };
         self.write(file, &bytes.to_string()).is_ok()
+    }
+
+    /// Version 2: threads beyond the limit reclaim, and wait if that frees nothing. At `memory.max`
+    /// the kernel would kill them although there is swap; it does so a tenth above, which is what
+    /// `Lender` lends with version 1.
+    fn write_high(&self, bytes: u64) -> Result<(), Failure> {
+        self.write("memory.max", &(bytes + bytes / 10).to_string())?;
+        self.write("memory.high", &bytes.to_string())
     }
 
     /// Ends what runs inside, which was started by us.

@@ -18,7 +18,7 @@ pub fn statistics() -> Option<serde_json::Value> {
 }
 
 /// The settings in the syntax of `DEEPHEAP_CONF`.
-fn settings(ram_bytes: u64, dir: &Path, more: &str) -> String {
+pub fn settings(ram_bytes: u64, dir: &Path, more: &str) -> String {
     let store = dir.to_string_lossy().replace('\\', "\\\\").replace(',', "\\,");
     format!("ram:{ram_bytes},store:{store},{more}")
 }

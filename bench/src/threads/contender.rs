@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 
 use super::pages::{Kind, PAGE};
-use super::program::{Measured, On, Order, Setup};
+use super::program::{Measured, On, Order, Setup, Touches};
+use crate::backend::deepheap;
 use crate::cgroup::{Cgroup, Swapping};
 use crate::failure::Failure;
 use crate::ledger::Ledger;
@@ -31,6 +32,8 @@ const TRIES: u32 = 10;
 const DEVICE_READS: f64 = 0.001;
 const SETTLE_MAX: Duration = Duration::from_secs(60);
 const SETTLE_THREADS: usize = 16;
+/// The first seed of these touches; those that are measured have smaller ones.
+const SETTLE_SEED: u64 = 1 << 32;
 /// How often it is seen whether the program waits for memory, milliseconds.
 const LOOK_EVERY_MS: i32 = 10;
 
@@ -68,9 +71,8 @@ impl Contender {
         let swap = swap.transpose()?;
         let cgroup = Cgroup::create(ledger)?;
         let failed = |error: std::io::Error| Failure::os("the program", &error);
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = command(on, setup)?;
         command.arg("threads-program").stdin(Stdio::piped()).stdout(Stdio::piped());
-        command.env_remove("DEEPHEAP_CONF").env_remove("DEEPHEAP_SHOW_STATS");
         cgroup.enclose(&mut command)?;
         signals::die_with_parent(&mut command);
         let mut child = command.spawn().map_err(failed)?;
@@ -95,13 +97,13 @@ impl Contender {
         contender.answer::<()>()?;
         contender.own_bytes = contender.cgroup.usage_bytes()?;
         contender.limit_bytes = match on {
-            On::Deepheap => 2 * setup.ram_bytes,
+            On::Deepheap | On::Run => 2 * setup.ram_bytes,
             On::Swap => setup.ram_bytes,
             On::Zram => contender.left_by_pool(FIRST_RATIO)?,
         };
-        let swapping = if on == On::Deepheap { Swapping::Off } else { Swapping::Eager };
+        let swapping = if on.is_kernels() { Swapping::Eager } else { Swapping::Off };
         contender.cgroup.limit(contender.limit_bytes + contender.own_bytes, swapping)?;
-        contender.is_spared = on != On::Deepheap && contender.cgroup.spare();
+        contender.is_spared = on.is_kernels() && contender.cgroup.spare();
         contender.ask::<()>(&Order::Fill(on, setup.clone()))?;
         contender.settle()?;
         if on == On::Zram {
@@ -110,14 +112,9 @@ impl Contender {
         Ok(contender)
     }
 
-    /// Touches pages with so many threads for so long.
-    pub fn touch(
-        &mut self,
-        threads: u32,
-        write_percent: u32,
-        seconds: f64,
-    ) -> Result<Measured, Failure> {
-        let measured: Measured = self.ask(&Order::Touch { threads, write_percent, seconds })?;
+    /// Touches pages.
+    pub fn touch(&mut self, touches: Touches) -> Result<Measured, Failure> {
+        let measured: Measured = self.ask(&Order::Touch(touches))?;
         let ram_bytes = self.cgroup.usage_bytes()?.saturating_sub(self.own_bytes) + self.pool();
         Ok(Measured { ram_bytes, ..measured })
     }
@@ -150,10 +147,12 @@ impl Contender {
         let enough = 2 * self.setup.data_bytes / PAGE as u64;
         let reads_device = self.setup.kind == Kind::RandomPages && self.setup.idle_bytes == 0;
         let (started, mut touches, mut reads) = (Instant::now(), 0, 1.0);
+        let mut order = Touches { threads, write_percent: 0, seconds: 1.0, seed: SETTLE_SEED };
         let is_settled =
             |touches, reads| touches >= enough && (reads_device || reads < DEVICE_READS);
         while !is_settled(touches, reads) && started.elapsed() < SETTLE_MAX {
-            let measured = self.touch(threads, 0, 1.0)?;
+            let measured = self.touch(order)?;
+            order.seed += 1;
             touches += measured.touches;
             reads = measured.device_faults_per_touch;
         }
@@ -232,6 +231,21 @@ impl Contender {
         }
         serde_json::from_str(&line).map_err(|error| Failure::Failed(format!("{line}: {error}")))
     }
+}
+
+/// This program, where it runs.
+fn command(on: On, setup: &Setup) -> Result<Command, Failure> {
+    let failed = |error: std::io::Error| Failure::os("the program", &error);
+    let mut command = Command::new("/proc/self/exe");
+    command.env_remove("DEEPHEAP_CONF").env_remove("DEEPHEAP_SHOW_STATS");
+    if on == On::Run {
+        let this = std::env::current_exe().map_err(failed)?;
+        command = Command::new(this.with_file_name("deepheap"));
+        let settings = deepheap::settings(setup.ram_bytes, &setup.dir, &setup.conf);
+        command.env_remove("DEEPHEAP_SHOW_STATS").env("DEEPHEAP_CONF", settings);
+        command.args(["run", "--"]).arg(this);
+    }
+    Ok(command)
 }
 
 /// Whether a pipe has something, or has ended; waits for it a little.

@@ -25,7 +25,7 @@ use crate::sizes::parse_bytes;
 use crate::{output, signals, supervisor, zram};
 use contender::Contender;
 use pages::Kind;
-use program::{Measured, On, Setup};
+use program::{Measured, On, Setup, Touches};
 use table::Row;
 
 /// Where a rival's reads of its device keep no fewer threads busy.
@@ -131,11 +131,15 @@ impl Threads {
         for &on in contenders_of(case) {
             contenders.push(Contender::start(on, &setup, &mut ledger)?);
         }
+        let mut seed = 0;
         for round in 0..self.rounds {
             for row in &mut rows {
                 let mut turn = Vec::new();
+                seed += 1;
+                let Row { threads, write_percent, .. } = *row;
                 for contender in &mut contenders {
-                    let measured = contender.touch(row.threads, row.write_percent, self.seconds)?;
+                    let touches = Touches { threads, write_percent, seconds: self.seconds, seed };
+                    let measured = contender.touch(touches)?;
                     let line = Line {
                         case: name(case),
                         on: contender.on,
@@ -202,9 +206,10 @@ impl Threads {
 
 fn contenders_of(case: Case) -> &'static [On] {
     match case {
-        Case::Compressed => &[On::Deepheap, On::Zram],
-        Case::Stored => &[On::Deepheap, On::Swap],
-        Case::Cached | Case::Calls => &[On::Deepheap],
+        Case::Compressed => &[On::Run, On::Zram],
+        Case::Stored => &[On::Run, On::Swap],
+        Case::Cached => &[On::Run],
+        Case::Calls => &[On::Deepheap],
     }
 }
 

@@ -32,7 +32,10 @@ const STOP: u8 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum On {
+    /// The library's calls
     Deepheap,
+    /// Anonymous memory of a program under `deepheap run`
+    Run,
     Zram,
     Swap,
 }
@@ -42,9 +45,15 @@ impl On {
     pub fn name(self) -> &'static str {
         match self {
             Self::Deepheap => "deepheap",
+            Self::Run => "deepheap run",
             Self::Zram => "zram",
             Self::Swap => "swap",
         }
+    }
+
+    /// Whether the kernel moves the pages.
+    pub fn is_kernels(self) -> bool {
+        matches!(self, Self::Zram | Self::Swap)
     }
 }
 
@@ -64,8 +73,19 @@ pub struct Setup {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Order {
     Fill(On, Setup),
-    Touch { threads: u32, write_percent: u32, seconds: f64 },
+    Touch(Touches),
     Audit,
+}
+
+/// Random touches.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Touches {
+    pub threads: u32,
+    pub write_percent: u32,
+    /// After a quarter of it to warm up.
+    pub seconds: f64,
+    /// Others have other pages in another order: one that comes again could be known by then.
+    pub seed: u64,
 }
 
 /// What was measured.
@@ -104,7 +124,7 @@ pub fn main() -> Result<(), Failure> {
         })?;
         match (order, &filled) {
             (Order::Fill(on, setup), None) => {
-                if on != On::Deepheap {
+                if on.is_kernels() {
                     // At the limit of a cgroup the kernel kills a program although there is swap,
                     // when a few rounds of reclaim have freed nothing. With nobody to kill it tries
                     // again: the thread faults once more. Where this needs a privilege that is not
@@ -114,9 +134,7 @@ pub fn main() -> Result<(), Failure> {
                 filled = Some(Program::fill(on, &setup)?);
                 output::json(&())?;
             }
-            (Order::Touch { threads, write_percent, seconds }, Some(program)) => {
-                output::json(&program.touch(threads, write_percent, seconds)?)?;
-            }
+            (Order::Touch(touches), Some(program)) => output::json(&program.touch(&touches)?)?,
             (Order::Audit, Some(program)) => {
                 program.audit()?;
                 output::json(&())?;
@@ -142,7 +160,7 @@ impl Program {
         let by_calls = setup.kind == Kind::Objects;
         let pages = |bytes: u64| match on {
             On::Deepheap => Ok(::deepheap::malloc(bytes as usize)),
-            On::Zram | On::Swap => swap::map(bytes),
+            On::Run | On::Zram | On::Swap => swap::map(bytes),
         };
         let given = |base: *mut u8| match base.is_null() {
             true => Err(Failure::Failed("no memory for the pages".into())),
@@ -167,12 +185,12 @@ impl Program {
         Ok(Program { on, pages, by_calls, written: AtomicU64::new(0) })
     }
 
-    /// Touches pages with so many threads for so long, after a quarter of it to warm up.
-    fn touch(&self, threads: u32, write_percent: u32, seconds: f64) -> Result<Measured, Failure> {
+    fn touch(&self, touches: &Touches) -> Result<Measured, Failure> {
+        let &Touches { threads, write_percent, seconds, seed } = touches;
         let (phase, is_wrong) = (AtomicU8::new(WARM_UP), AtomicBool::new(false));
         let begin = Barrier::new(threads as usize + 1);
         let run = |thread: u32| {
-            let mut random = Random::new(u64::from(thread) + 1, u64::from(write_percent));
+            let mut random = Random::new(seed, u64::from(thread));
             let (mut times, mut written) = (Histogram::default(), 0);
             begin.wait();
             let mut last = Instant::now();
@@ -253,8 +271,11 @@ impl Program {
 impl Counts {
     fn read(on: On) -> Counts {
         let cpu_ns = gauges::process_cpu_ns();
-        if on == On::Deepheap {
-            let stats = ::deepheap::stats().unwrap_or_default();
+        if !on.is_kernels() {
+            let stats = match on {
+                On::Run => stats_of_run(),
+                _ => ::deepheap::stats().unwrap_or_default(),
+            };
             let kinds =
                 [stats.fault_zero, stats.fault_cached, stats.fault_stored, stats.fault_waited];
             let faults = kinds.iter().map(|kind| kind.count).sum();
@@ -268,6 +289,22 @@ impl Counts {
         };
         Counts { faults, device_faults: if on == On::Swap { faults } else { 0 }, cpu_ns }
     }
+}
+
+/// The statistics of the runtime that `deepheap run` has loaded, which is another than the one in
+/// this program.
+fn stats_of_run() -> ::deepheap::Stats {
+    type DhStats = unsafe extern "C" fn(*mut ::deepheap::Stats, usize) -> libc::c_int;
+    let mut stats = ::deepheap::Stats::default();
+    // SAFETY: the C interface of the same version: the struct is its own.
+    unsafe {
+        let dh_stats = libc::dlsym(libc::RTLD_DEFAULT, c"dh_stats".as_ptr());
+        if !dh_stats.is_null() {
+            let dh_stats: DhStats = core::mem::transmute(dh_stats);
+            dh_stats(&raw mut stats, size_of_val(&stats));
+        }
+    }
+    stats
 }
 
 impl Measured {
@@ -319,7 +356,8 @@ mod tests {
             conf: String::new(),
         };
         let program = Program::fill(On::Swap, &setup).unwrap();
-        assert!(program.touch(3, 50, 0.05).is_ok());
+        let touches = Touches { threads: 3, write_percent: 50, seconds: 0.05, seed: 1 };
+        assert!(program.touch(&touches).is_ok());
         assert!(program.audit().is_ok());
         program.written.fetch_add(1, Ordering::Relaxed);
         assert!(program.audit().is_err());

@@ -9,6 +9,7 @@ use core::ops::RangeInclusive;
 
 pub use deepheap::internal::fault_signal::{
     begin_previous as begin_fault_action, is_installed as has_fault_handler, keep_all_signals_out,
+    previous as fault_action,
 };
 pub use deepheap_capi::{keep_errno, set_errno};
 use libc::sigaction as Action;

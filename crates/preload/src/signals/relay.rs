@@ -179,8 +179,8 @@ fn is_on(stack: &stack_t, address: usize) -> bool {
 const TURNED_AWAY: usize = 1;
 const _: () = assert!(!TURNED_AWAY.is_multiple_of(FRAME_ALIGN));
 
-/// Moves the frame of a signal that has just come to the stack that was interrupted, unless it is
-/// where the program wants it. Answers how far.
+/// Moves the frame of a signal that has just come to the stack that was interrupted, or to the
+/// program's signal stack, unless it is where the program wants it. Answers how far.
 ///
 /// The copy may fault: the frame of that SIGBUS lies below this one.
 extern "C" fn place(signal: c_int, info: *const siginfo_t, context: *mut ucontext_t) -> usize {
@@ -193,19 +193,25 @@ extern "C" fn place(signal: c_int, info: *const siginfo_t, context: *mut ucontex
     let (stack, interrupted) = unsafe {
         ((*context).uc_stack, (*context).uc_mcontext.gregs[libc::REG_RSP as usize] as usize)
     };
+    let asked = if signal == libc::SIGBUS { seam::fault_action() } else { asked(signal) };
+    let wants_stack = asked.sa_flags & SA_ONSTACK != 0;
     let stays = !is_on(&stack, frame)
         || is_on(&stack, interrupted)
-        || (!signals::stack::is_ours(&stack) && asked(signal).sa_flags & SA_ONSTACK != 0);
+        || (!signals::stack::is_ours(&stack) && wants_stack);
     if stays {
         return 0;
     }
     let bytes = stack.ss_sp as usize + stack.ss_size - frame;
-    let lowest = interrupted.wrapping_sub(RED_ZONE + bytes);
+    let top = signals::stack::of_program()
+        .filter(|own| wants_stack && !(own.start < interrupted && interrupted <= own.end))
+        .filter(|own| own.len() > bytes)
+        .map_or(interrupted.wrapping_sub(RED_ZONE), |own| own.end);
+    let lowest = top.wrapping_sub(bytes);
     let moved = lowest.wrapping_sub(lowest.wrapping_sub(frame) % FRAME_ALIGN);
     let distance = moved.wrapping_sub(frame);
-    // SAFETY: the frame is the first on its stack and ends with it; below the red zone the
-    // interrupted code has nothing. Without room there the process dies of SIGSEGV, as if the
-    // kernel had found none.
+    // SAFETY: the frame is the first on its stack and ends with it; the interrupted code has nothing
+    // below its red zone, and the thread nothing on a signal stack that it is not on. Without room
+    // the process dies of SIGSEGV, as if the kernel had found none.
     unsafe {
         copy_nonoverlapping(frame as *const u8, moved as *mut u8, bytes);
         point_to_registers(context, distance, bytes);

@@ -4,16 +4,20 @@
 //! stack for the frame of our SIGBUS handler.
 //!
 //! The stacks lie behind the handler stacks of the runtime, so that signals may come during a fault
-//! (`deferral`). A program that sets a stack of its own ends that: its frames would lie in each
-//! other's way.
+//! (`deferral`). The kernel keeps ours where the program sets a stack of its own: the relay moves
+//! frames there for the handlers that ask for it, as the kernel would. So it may be evicted.
+//!
+//! A stack that disarms itself, or is tiny, is the kernel's business, and ends
+//! that: frames would lie in each other's way.
 //!
 //! Guarantees: every thread has an alternate stack of plain memory with a guard page below it,
-//! until the program sets a stack of its own. The program's is pinned if it is managed. A program
-//! that disables its stack gets ours back, and is told that it has none.
+//! unless the kernel uses the program's, which is pinned then. The program is told of its own
+//! stack, or that it has none.
 //! Never: allocates, locks.
-//! Threads: each for itself.
+//! Threads: each for itself, also in a handler.
 
 use core::ffi::{c_int, c_void};
+use core::ops::Range;
 use core::ptr::{null_mut, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -30,6 +34,8 @@ use crate::signals::relay;
 const STACK_BYTES: usize = 64 * 1024;
 /// Bytes of its mapping: with the guard page.
 const MAPPING_BYTES: usize = PAGE + STACK_BYTES;
+/// A smaller stack of the program's has no room for what the relay takes besides the frame.
+const RELAYED_MIN: usize = 2 * libc::MINSIGSTKSZ;
 /// So many threads have their stacks behind the handler stacks; those of others lie anywhere.
 const STACKS_MAX: usize = 32 << 10;
 /// Numbers of a word of `TAKEN`.
@@ -69,6 +75,25 @@ pub fn own() -> Option<stack_t> {
 pub fn middle() -> usize {
     // SAFETY: this thread's own area.
     unsafe { (*deepheap::internal::thread_area()).signal_stack + PAGE + STACK_BYTES / 2 }
+}
+
+/// The signal stack that the program gave to the calling thread, and the kernel does not know.
+pub fn of_program() -> Option<Range<usize>> {
+    // SAFETY: this thread's own area.
+    let [bottom, bytes] = unsafe { &(*deepheap::internal::thread_area()).program_stack };
+    let (bytes, bottom) = (bytes.load(Ordering::Acquire), bottom.load(Ordering::Acquire));
+    (bytes != 0).then(|| bottom..bottom + bytes)
+}
+
+/// Notes the calling thread's stack, or none: a signal in between finds a whole one or none.
+fn note(stack: Option<&stack_t>) {
+    // SAFETY: this thread's own area.
+    let [bottom, bytes] = unsafe { &(*deepheap::internal::thread_area()).program_stack };
+    bytes.store(0, Ordering::Release);
+    if let Some(stack) = stack {
+        bottom.store(stack.ss_sp as usize, Ordering::Release);
+        bytes.store(stack.ss_size, Ordering::Release);
+    }
 }
 
 /// Reserves the places, once, before there are stacks. Without address space for them the stacks
@@ -195,6 +220,7 @@ pub fn leave() {
     let state = deepheap::internal::thread_area();
     // SAFETY: this thread's own area.
     let mapping = unsafe { core::mem::take(&mut (*state).signal_stack) };
+    note(None);
     // A thread that runs on it right now keeps it.
     if mapping != 0 {
         unmap(mapping);
@@ -206,32 +232,59 @@ calls! {
         = by(|real| change(new, old, real));
 }
 
+/// Whether the relay can do what the kernel would with this stack.
+fn is_relays(stack: &stack_t) -> bool {
+    matches!(stack.ss_flags, 0 | libc::SS_ONSTACK)
+        && stack.ss_size >= RELAYED_MIN
+        && (stack.ss_sp as usize).checked_add(stack.ss_size).is_some()
+}
+
 /// `sigaltstack` as the program means it, where `set` is libc's.
 fn change(
     new: *const stack_t,
     old: *mut stack_t,
     set: impl Fn(*const stack_t, *mut stack_t) -> c_int,
 ) -> c_int {
+    const NONE: stack_t = stack_t { ss_sp: null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
     // SAFETY: this thread's own area.
     let mapping = unsafe { (*deepheap::internal::thread_area()).signal_stack };
-    let mut before = stack_t { ss_sp: null_mut(), ss_flags: 0, ss_size: 0 };
+    let mut before = NONE;
+    let here = &raw const before as usize;
+    let programs = of_program();
+    let is_on = programs.as_ref().is_some_and(|stack| stack.contains(&here));
     // SAFETY: the program's descriptions, copied so that the kernel sees plain memory.
     unsafe {
         let outcome = if new.is_null() {
             set(core::ptr::null(), &mut before)
+        } else if is_on {
+            seam::set_errno(libc::EPERM);
+            return -1;
         } else {
-            let mut wanted = *new;
-            if wanted.ss_flags & libc::SS_DISABLE != 0 && mapping != 0 {
-                wanted = description(mapping);
+            let wanted = *new;
+            let is_none = wanted.ss_flags & libc::SS_DISABLE != 0;
+            if mapping != 0 && (is_none || is_relays(&wanted)) {
+                let outcome = set(&description(mapping), &mut before);
+                if outcome == 0 {
+                    note((!is_none).then_some(&wanted));
+                }
+                outcome
             } else {
                 seam::keep_all_signals_out();
                 Hold::for_good(wanted.ss_sp as usize, wanted.ss_size);
+                let outcome = set(&wanted, &mut before);
+                if outcome == 0 {
+                    note(None);
+                }
+                outcome
             }
-            set(&wanted, &mut before)
         };
         if outcome == 0 && !old.is_null() {
             if is_ours(&before) {
-                before = stack_t { ss_sp: null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+                before = programs.map_or(NONE, |stack| stack_t {
+                    ss_sp: with_exposed_provenance_mut(stack.start),
+                    ss_flags: if is_on { libc::SS_ONSTACK } else { 0 },
+                    ss_size: stack.len(),
+                });
             }
             *old = before;
         }

@@ -18,6 +18,7 @@
 #define SINGLE 4 /* SIGUSR1, SIGUSR2 with SA_NODEFER, SIGHUP with SA_RESETHAND, SIGTERM */
 #define TURNED_AWAY_LEAST 100
 #define ROUNDS 20
+#define AUTODISARM (int)(1u << 31) /* SS_AUTODISARM of the kernel's headers */
 
 struct thread {
     pthread_t id;
@@ -29,6 +30,8 @@ struct thread {
 };
 static struct thread threads[THREADS];
 static __thread struct thread *self;
+static __thread stack_t own;
+static int disarms;
 static unsigned char *data;
 static volatile int ended;
 static int turned_away, alarms, jumps;
@@ -50,12 +53,21 @@ static void note_frame(void *context) {
     if (back != ordinary_return) __atomic_add_fetch(&turned_away, 1, __ATOMIC_SEQ_CST);
 }
 
+/* Whether a handler that asks for it has got the stack that its thread gave. After a jump out of a
+ * handler a stack that disarms itself is none. */
+static int is_where_asked(const void *here) {
+    const stack_t *stack = &own;
+    return !stack->ss_sp || disarms ||
+           (uintptr_t)here - (uintptr_t)stack->ss_sp < stack->ss_size;
+}
+
 static void on_queued(int signal, siginfo_t *information, void *context) {
     const int saved = errno, which = signal - SIGRTMIN;
     note_frame(context);
     if (!self) return;
     CHECK(information->si_signo == signal && information->si_code == SI_QUEUE);
     CHECK(information->si_pid == getpid());
+    if (which == 1) CHECK(is_where_asked(&saved));
     const int last = self->last[which]++;
     /* With SA_NODEFER the kernel begins the handler of a second one before that of the first. */
     if (which != 1) CHECK(information->si_value.sival_int == last + 1);
@@ -117,12 +129,13 @@ static void *touch(void *argument) {
 }
 
 static void *touch_on_own_stack(void *argument) {
-    stack_t own = {.ss_sp = malloc(1 << 16), .ss_size = 1 << 16};
+    own = (stack_t){.ss_sp = malloc(1 << 16), .ss_size = 1 << 16, .ss_flags = disarms};
     CHECK(sigaltstack(&own, NULL) == 0);
     touch(argument);
     own.ss_flags = SS_DISABLE;
     CHECK(sigaltstack(&own, NULL) == 0);
     free(own.ss_sp);
+    own.ss_sp = NULL;
     return NULL;
 }
 
@@ -269,7 +282,7 @@ static void many_threads(void) {
 int main(void) {
     data = evicted(DATA, 1);
     catch(SIGRTMIN, on_queued, 0, 0);
-    catch(SIGRTMIN + 1, on_queued, SA_NODEFER | SA_RESTART, 0);
+    catch(SIGRTMIN + 1, on_queued, SA_NODEFER | SA_RESTART | SA_ONSTACK, 0);
     catch(SIGRTMIN + 2, on_queued, 0, 1);
     catch(SIGRTMIN + 3, on_queued, 0, 0);
     catch(SIGUSR1, on_single, 0, 0);
@@ -283,7 +296,11 @@ int main(void) {
     many_threads();
     storm(touch, expects_eviction() ? TURNED_AWAY_LEAST : 0);
     CHECK(faults_without_a_mask() == expects_eviction());
-    /* A stack of the program's own: the kernel keeps all signals out of faults. */
+    /* A stack of the program's own, on which some of the handlers run. */
+    storm(touch_on_own_stack, expects_eviction() ? TURNED_AWAY_LEAST : 0);
+    CHECK(faults_without_a_mask() == expects_eviction());
+    /* One that disarms itself: the kernel keeps all signals out of faults. */
+    disarms = AUTODISARM;
     storm(touch_on_own_stack, 0);
     CHECK(turned_away == 0 && !faults_without_a_mask());
     CHECK(is_filled(data, DATA, 1));

@@ -229,6 +229,38 @@ static void where(int signal) {
     char here;
     handler_stack = (uintptr_t)&here;
     CHECK(is_filled(data, DATA, 1));
+    /* The handler is on the stack, so the stack stays. */
+    stack_t now, none = {.ss_flags = SS_DISABLE};
+    CHECK(sigaltstack(NULL, &now) == 0 && now.ss_flags == SS_ONSTACK);
+    CHECK(handler_stack - (uintptr_t)now.ss_sp < now.ss_size);
+    CHECK(sigaltstack(&none, NULL) == -1 && errno == EPERM);
+}
+
+static void overflown(int signal) {
+    char here;
+    stack_t now;
+    CHECK(signal == SIGSEGV && sigaltstack(NULL, &now) == 0 && now.ss_flags == SS_ONSTACK);
+    _exit((uintptr_t)&here - (uintptr_t)now.ss_sp < now.ss_size ? 7 : 8);
+}
+
+static int overflow(int depth) {
+    volatile char room[4096];
+    room[0] = 1;
+    return depth < 0 ? 0 : overflow(depth + 1) + room[0];
+}
+
+/* What runtimes have such stacks for. */
+static void overflows(void) {
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        struct sigaction action = {.sa_handler = overflown, .sa_flags = SA_ONSTACK};
+        sigemptyset(&action.sa_mask);
+        CHECK(sigaction(SIGSEGV, &action, NULL) == 0);
+        _exit(overflow(0) & 1);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
 }
 
 static void stacks(void) {
@@ -243,6 +275,7 @@ static void stacks(void) {
     press();
     CHECK(raise(SIGUSR1) == 0);
     CHECK(handler_stack - (uintptr_t)own.ss_sp < 1 << 16);
+    overflows();
     stack_t none = {.ss_flags = SS_DISABLE};
     CHECK(sigaltstack(&none, NULL) == 0);
     CHECK(sigaltstack(NULL, &old) == 0 && old.ss_flags == SS_DISABLE);

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: zeroed for every new thread, the same address for a thread's whole life;
 //! initial-exec TLS, so reading it never calls `__tls_get_addr` (which may allocate), in
-//! executables and in shared objects, LD_PRELOADed or dlopened (there it takes 288 bytes of glibc's
+//! executables and in shared objects, LD_PRELOADed or dlopened (there it takes 320 bytes of glibc's
 //! static TLS surplus).
 //! Never: allocates | calls anything.
 //! Threads: each has its own; also in a signal handler (the interrupted thread's).
@@ -10,7 +10,7 @@
 use crate::raw_call::raw_call;
 use core::arch::{asm, global_asm};
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering};
 
 /// The words that deepheap keeps for a thread. All zero in a new one.
 #[repr(C, align(32))]
@@ -32,6 +32,9 @@ pub struct ThreadArea {
     asked: u16,
     /// The mapping of the signal stack that the preload library gave to the thread, or 0.
     pub signal_stack: usize,
+    /// Address and bytes of the signal stack that the program gave to the thread, or bytes 0
+    /// (preload library).
+    pub program_stack: [AtomicUsize; 2],
     /// What the thread waited in longest (`waits`).
     pub(crate) longest_wait: u64,
     /// Bytes until the next allocation that is sampled; the runtime defines it.
@@ -40,7 +43,7 @@ pub struct ThreadArea {
     pub spare: [usize; 30],
 }
 
-const _: () = assert!(size_of::<ThreadArea>() == 288);
+const _: () = assert!(size_of::<ThreadArea>() == 320);
 
 // The one definition. Hidden: every executable or shared object that links this crate has its own,
 // and the linker may turn the load of the offset into a constant. Referenced only by `area`, in
@@ -50,10 +53,10 @@ global_asm!(
     ".globl deepheap_thread_area",
     ".hidden deepheap_thread_area",
     ".type deepheap_thread_area,@object",
-    ".size deepheap_thread_area,288",
+    ".size deepheap_thread_area,320",
     ".p2align 6",
     "deepheap_thread_area:",
-    ".zero 288",
+    ".zero 320",
     ".popsection",
 );
 
