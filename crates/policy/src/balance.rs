@@ -180,19 +180,41 @@ const FORGOTTEN_PART: u64 = 16;
 /// The margin that is watched: this part of the page buffer.
 pub const MARGIN_PART: usize = 8;
 
-/// What it takes to make a page dense, and to make the page of a dense one, nanoseconds: measured,
-/// and nearly the same for all pages.
-const PRESS_NS: u64 = 12_000;
-/// See `PRESS_NS`.
+/// What it takes to make the page of a dense object, nanoseconds: measured, and nearly the same for
+/// all pages.
 const UNPRESS_NS: u64 = 4_000;
+
+/// It goes on while it saves so much of the time that it takes.
+const DENSE_GOES_ON: f64 = 0.7;
 
 /// With fewer outcomes of dense objects nothing is decided about them.
 pub const DENSE_OUTCOMES: u64 = 1024;
 
+/// What making objects dense takes, and what a read would.
+#[derive(Clone, Copy, Debug)]
+pub struct DenseCosts {
+    /// Bytes of the slots of objects before they became dense.
+    pub slots_before: u64,
+    /// And of the same objects since.
+    pub slots: u64,
+    /// Nanoseconds of CPU time to make one dense.
+    pub press_ns: u64,
+    /// Nanoseconds of a read of the store.
+    pub read_ns: u64,
+}
+
 /// Whether it pays to make objects dense instead of letting them leave the cache: `back` of them
-/// came back from there, which saved a read each, and `left` have left it all the same.
-pub fn dense_pays(back: u64, left: u64, read_ns: u64) -> bool {
-    back * read_ns > back * UNPRESS_NS + (back + left) * PRESS_NS
+/// came back from there, and `left` have left it all the same.
+///
+/// Not each that came back saved a read. In slots as large as before the cache would hold fewer, in
+/// proportion to the slots; those that it would hold would have come back, too. Where it is done
+/// already (`is_done`) it may cost somewhat more than it saves: to end it, dense objects leave.
+pub fn dense_pays(is_done: bool, back: u64, left: u64, costs: &DenseCosts) -> bool {
+    let &DenseCosts { slots_before, slots, press_ns, read_ns } = costs;
+    let saved = slots_before.saturating_sub(slots) as f64 / slots_before.max(1) as f64;
+    let saved_ns = back as f64 * saved * read_ns as f64;
+    let taken_ns = (back * UNPRESS_NS + (back + left) * press_ns) as f64;
+    saved_ns > taken_ns * if is_done { DENSE_GOES_ON } else { 1.0 }
 }
 
 /// Objects that left the cache for the store lately: `before` as they were, and the new ones.
@@ -395,11 +417,18 @@ mod tests {
     }
 
     #[test]
-    fn objects_become_dense_if_enough_of_them_come_back_and_a_read_is_dear() {
-        assert!(dense_pays(1000, 0, 70_000));
-        assert!(dense_pays(250, 750, 70_000) && !dense_pays(150, 850, 70_000));
-        assert!(!dense_pays(1000, 0, 15_000), "reads that many threads share");
-        assert!(!dense_pays(0, 1000, 10_000_000), "a scan of more than fits");
+    fn objects_become_dense_if_that_saves_reads_that_take_longer() {
+        // Half as large, 12 us each, where a read takes 70.
+        let costs = DenseCosts { slots_before: 2, slots: 1, press_ns: 12_000, read_ns: 70_000 };
+        let pays = |back, left, costs: &DenseCosts| dense_pays(false, back, left, costs);
+        assert!(pays(1000, 0, &costs));
+        assert!(pays(400, 600, &costs) && !pays(350, 650, &costs));
+        assert!(dense_pays(true, 350, 650, &costs) && !dense_pays(true, 150, 850, &costs));
+        assert!(!pays(0, 1000, &DenseCosts { read_ns: 10_000_000, ..costs }), "a scan");
+        assert!(!pays(1000, 0, &DenseCosts { read_ns: 30_000, ..costs }), "shared reads");
+        assert!(!pays(1000, 0, &DenseCosts { press_ns: 32_000, ..costs }), "slow to press");
+        let little = DenseCosts { slots_before: 4, slots: 3, ..costs };
+        assert!(pays(1000, 0, &little) && !pays(850, 150, &little), "little smaller");
     }
 
     #[test]

@@ -24,6 +24,12 @@ pub enum Counted {
     Dense,
     /// Bytes that they became.
     DenseBytes,
+    /// Bytes of the slots that they had before, and that they have then.
+    DenseSlotsBefore,
+    /// See `DenseSlotsBefore`.
+    DenseSlots,
+    /// Nanoseconds of CPU time to make pages dense, or to try to.
+    DenseNs,
     /// Dense pages that were wanted again while they were in the cache.
     DenseBack,
     /// Dense pages that left the cache.

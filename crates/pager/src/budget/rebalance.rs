@@ -7,7 +7,7 @@
 //! (`stand_in`): one at a time. Any may ask for the usage.
 
 use deepheap_heap::{PAGES_PER_SPAN, PageNo};
-use deepheap_policy::balance;
+use deepheap_policy::balance::{self, DenseCosts};
 use deepheap_policy::budget_split::{self, Share, Split};
 use deepheap_policy::more_ram::{self, STEPS};
 use deepheap_policy::replacement;
@@ -319,7 +319,13 @@ fn rebalance_inside(pager: &Pager, full: bool) -> bool {
     let residency = &pager.residency;
     let Some(_alone) = pager.budget.rebalancing.try_lock() else { return false };
     let [back, left] = [Counted::DenseBack, Counted::DenseLeft].map(|what| pager.counted(what));
-    pager.compression.second.judge(back, left, pager.balancer.read_ns());
+    let costs = DenseCosts {
+        slots_before: pager.counted(Counted::DenseSlotsBefore),
+        slots: pager.counted(Counted::DenseSlots),
+        press_ns: pager.counted(Counted::DenseNs) / pager.counted(Counted::Dense).max(1),
+        read_ns: pager.balancer.read_ns(),
+    };
+    pager.compression.second.judge(back, left, &costs);
     let shares = pager.shares();
     pager.balancer.balance(&shares);
     let object_bytes = bytes_of_further_object(pager, shares.mean_bytes);

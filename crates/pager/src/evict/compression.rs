@@ -8,7 +8,7 @@
 //! Threads: any; a race tries a page too many, or too few.
 
 use deepheap_heap::PageNo;
-use deepheap_policy::balance;
+use deepheap_policy::balance::{self, DenseCosts};
 use deepheap_residency::ranges::RangeNo;
 use deepheap_sys::errno::Result;
 use deepheap_sys::memory::pinned_array::PinnedArray;
@@ -96,15 +96,15 @@ impl SecondStep {
         self.pays.load(Ordering::Relaxed)
     }
 
-    /// Decides that anew once enough dense objects came back or left, of so many in all. A read
-    /// costs so many nanoseconds. One thread at a time.
-    pub(crate) fn judge(&self, back: u64, left: u64, read_ns: u64) {
+    /// Decides that anew once enough dense objects came back or left, of so many in all. One thread
+    /// at a time.
+    pub(crate) fn judge(&self, back: u64, left: u64, costs: &DenseCosts) {
         let before = self.outcomes.each_ref().map(|count| count.load(Ordering::Relaxed));
         let [more_back, more_left] = [back - before[0], left - before[1]];
         if more_back + more_left >= balance::DENSE_OUTCOMES {
             self.outcomes[0].store(back, Ordering::Relaxed);
             self.outcomes[1].store(left, Ordering::Relaxed);
-            let pays = balance::dense_pays(more_back, more_left, read_ns);
+            let pays = balance::dense_pays(self.pays(), more_back, more_left, costs);
             self.pays.store(pays, Ordering::Relaxed);
         }
     }
@@ -173,14 +173,14 @@ mod tests {
 
     #[test]
     fn whether_objects_become_dense_follows_what_became_of_the_last_ones() {
-        const READ_NS: u64 = 70_000;
+        let costs = DenseCosts { slots_before: 4, slots: 2, press_ns: 12_000, read_ns: 70_000 };
         let second = SecondStep::new(4096).expect("memory");
         assert!(second.pays(), "at first");
-        second.judge(0, balance::DENSE_OUTCOMES - 1, READ_NS);
+        second.judge(0, balance::DENSE_OUTCOMES - 1, &costs);
         assert!(second.pays(), "little evidence");
-        second.judge(0, balance::DENSE_OUTCOMES, READ_NS);
+        second.judge(0, balance::DENSE_OUTCOMES, &costs);
         assert!(!second.pays(), "none came back");
-        second.judge(balance::DENSE_OUTCOMES, balance::DENSE_OUTCOMES, READ_NS);
+        second.judge(balance::DENSE_OUTCOMES, balance::DENSE_OUTCOMES, &costs);
         assert!(second.pays(), "all came back");
     }
 }

@@ -24,8 +24,8 @@
 //! none waits for a slot while it owns. Hash and backing block stay: they are of the uncompressed
 //! bytes.
 //!
-//! It is done while enough of the dense objects come back before they leave (`dense_pays`);
-//! otherwise only with few of them, to see whether they do. An eviction makes a few hundred objects
+//! It is done while enough of the dense objects come back before they leave, and are so much smaller
+//! that it saves reads (`dense_pays`); otherwise only with few of them, to see whether it would. An eviction makes a few hundred objects
 //! dense at most (`DENSE_MAX`), since threads wait for the pages that it takes out; if that is not
 //! enough, objects leave as they are.
 //!
@@ -95,7 +95,8 @@ fn make_one_dense(
         return false;
     }
     // The slot may be another object's by now, of another size: then the page is not current.
-    let most = cache.slot_bytes(slot) * 3 / 4;
+    let before = cache.slot_bytes(slot);
+    let most = before * 3 / 4;
     let Some((from, length)) = cache.glimpse_compressed(slot) else { return false };
     // SAFETY: `from` lies in a slab with so many bytes, at most a page. If another thread writes to
     // them the copy is thrown away.
@@ -104,10 +105,13 @@ fn make_one_dense(
         return false;
     }
     *may_press -= 1;
-    let start_ns = clock::monotonic_ns();
+    // Other threads may have the processor meanwhile.
+    let start_ns = clock::thread_cpu_ns();
     let dense = compressor.compress(length, most);
     trials.note(page, dense.is_some());
-    residency.count(Counted::CompressNs, clock::monotonic_ns() - start_ns);
+    let took_ns = clock::thread_cpu_ns() - start_ns;
+    residency.count(Counted::CompressNs, took_ns);
+    residency.count(Counted::DenseNs, took_ns);
     let Some(dense) = dense else { return false };
     let take = || cache.take_dense(dense, most);
     let slot = take().or_else(|| compact(residency).then(take).flatten());
@@ -116,10 +120,12 @@ fn make_one_dense(
     // A page that was freed meanwhile may have another shape.
     let is_same = seen.is_claimed(descriptor) && residency.kept_bytes(page) == PAGE;
     if is_same {
+        residency.count(Counted::DenseSlots, slot.bytes() as u64);
         drop(residency.change_slot(&owned, slot));
         ownership.descriptors.enter_dense(id);
         residency.count(Counted::Dense, 1);
         residency.count(Counted::DenseBytes, dense.len() as u64);
+        residency.count(Counted::DenseSlotsBefore, before as u64);
         residency.trace.note(Happened::Pressed, page, dense.len());
     }
     ownership.cached(owned);
