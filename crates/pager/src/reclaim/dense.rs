@@ -24,10 +24,10 @@
 //! none waits for a slot while it owns. Hash and backing block stay: they are of the uncompressed
 //! bytes.
 //!
-//! It is done while enough of the dense objects come back before they leave, and are so much smaller
-//! that it saves reads (`dense_pays`); otherwise only with few of them, to see whether it would. An eviction makes a few hundred objects
-//! dense at most (`DENSE_MAX`), since threads wait for the pages that it takes out; if that is not
-//! enough, objects leave as they are.
+//! It is done while enough of the dense objects come back before they leave, and are so much
+//! smaller that it saves reads (`dense_pays`); otherwise only with few of them, to see whether it
+//! would. An eviction makes a few hundred objects dense at most (`DENSE_MAX`), since threads wait
+//! for the pages that it takes out; if that is not enough, objects leave as they are.
 //!
 //! Each round makes an object dense, which happens to it once until it is in the page buffer again,
 //! or moves one out. So a thread that reclaims until it finds a slot finds one.

@@ -209,9 +209,9 @@ extern "C" fn place(signal: c_int, info: *const siginfo_t, context: *mut ucontex
     let lowest = top.wrapping_sub(bytes);
     let moved = lowest.wrapping_sub(lowest.wrapping_sub(frame) % FRAME_ALIGN);
     let distance = moved.wrapping_sub(frame);
-    // SAFETY: the frame is the first on its stack and ends with it; the interrupted code has nothing
-    // below its red zone, and the thread nothing on a signal stack that it is not on. Without room
-    // the process dies of SIGSEGV, as if the kernel had found none.
+    // SAFETY: the frame is the first on its stack and ends with it; the interrupted code has
+    // nothing below its red zone, and the thread nothing on a signal stack that it is not on.
+    // Without room the process dies of SIGSEGV, as if the kernel had found none.
     unsafe {
         copy_nonoverlapping(frame as *const u8, moved as *mut u8, bytes);
         point_to_registers(context, distance, bytes);
