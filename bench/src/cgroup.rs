@@ -145,8 +145,9 @@ impl Cgroup {
     /// the kernel would kill them although there is swap; it does so a tenth above, which is what
     /// `Lender` lends with version 1.
     fn write_high(&self, bytes: u64) -> Result<(), Failure> {
-        self.write("memory.max", &(bytes + bytes / 10).to_string())?;
-        self.write("memory.high", &bytes.to_string())
+        // First: what is above `memory.max` when that is set is a reason to kill.
+        self.write("memory.high", &bytes.to_string())?;
+        self.write("memory.max", &(bytes + bytes / 10).to_string())
     }
 
     /// Ends what runs inside, which was started by us.

@@ -233,18 +233,21 @@ impl Contender {
     }
 }
 
-/// This program, where it runs.
+/// This program, where it is to run.
 fn command(on: On, setup: &Setup) -> Result<Command, Failure> {
-    let failed = |error: std::io::Error| Failure::os("the program", &error);
-    let mut command = Command::new("/proc/self/exe");
-    command.env_remove("DEEPHEAP_CONF").env_remove("DEEPHEAP_SHOW_STATS");
-    if on == On::Run {
-        let this = std::env::current_exe().map_err(failed)?;
-        command = Command::new(this.with_file_name("deepheap"));
-        let settings = deepheap::settings(setup.ram_bytes, &setup.dir, &setup.conf);
-        command.env_remove("DEEPHEAP_SHOW_STATS").env("DEEPHEAP_CONF", settings);
-        command.args(["run", "--"]).arg(this);
+    if on != On::Run {
+        let mut command = Command::new("/proc/self/exe");
+        command.env_remove("DEEPHEAP_CONF").env_remove("DEEPHEAP_SHOW_STATS");
+        return Ok(command);
     }
+    let this = std::env::current_exe().map_err(|error| Failure::os("this program", &error))?;
+    let path = this.with_file_name("deepheap");
+    if !path.exists() {
+        return Err(Failure::Refused(format!("{}: missing; `make build`", path.display())));
+    }
+    let mut command = Command::new(path);
+    command.args(["run", "--"]).arg(this).env_remove("DEEPHEAP_SHOW_STATS");
+    command.env("DEEPHEAP_CONF", deepheap::settings(setup.ram_bytes, &setup.dir, &setup.conf));
     Ok(command)
 }
 

@@ -32,9 +32,9 @@ const STOP: u8 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum On {
-    /// The library's calls
+    /// The library's calls.
     Deepheap,
-    /// Anonymous memory of a program under `deepheap run`
+    /// Anonymous memory of a program under `deepheap run`.
     Run,
     Zram,
     Swap,

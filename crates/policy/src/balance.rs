@@ -193,10 +193,10 @@ pub const DENSE_OUTCOMES: u64 = 1024;
 /// What making objects dense takes, and what a read would.
 #[derive(Clone, Copy, Debug)]
 pub struct DenseCosts {
-    /// Bytes of the slots of objects before they became dense.
-    pub slots_before: u64,
+    /// Bytes of objects before they became dense.
+    pub bytes_before: u64,
     /// And of the same objects since.
-    pub slots: u64,
+    pub bytes: u64,
     /// Nanoseconds of CPU time to make one dense.
     pub press_ns: u64,
     /// Nanoseconds of a read of the store.
@@ -206,12 +206,12 @@ pub struct DenseCosts {
 /// Whether it pays to make objects dense instead of letting them leave the cache: `back` of them
 /// came back from there, and `left` have left it all the same.
 ///
-/// Not each that came back saved a read. In slots as large as before the cache would hold fewer, in
-/// proportion to the slots; those that it would hold would have come back, too. Where it is done
-/// already (`is_done`) it may cost somewhat more than it saves: to end it, dense objects leave.
+/// Not each that came back saved a read. Of objects as large as before the cache would hold fewer,
+/// in proportion to their bytes; those that it would hold would have come back, too. Where it is
+/// done already (`is_done`) it may cost somewhat more than it saves: to end it, dense objects leave.
 pub fn dense_pays(is_done: bool, back: u64, left: u64, costs: &DenseCosts) -> bool {
-    let &DenseCosts { slots_before, slots, press_ns, read_ns } = costs;
-    let saved = slots_before.saturating_sub(slots) as f64 / slots_before.max(1) as f64;
+    let &DenseCosts { bytes_before, bytes, press_ns, read_ns } = costs;
+    let saved = bytes_before.saturating_sub(bytes) as f64 / bytes_before.max(1) as f64;
     let saved_ns = back as f64 * saved * read_ns as f64;
     let taken_ns = (back * UNPRESS_NS + (back + left) * press_ns) as f64;
     saved_ns > taken_ns * if is_done { DENSE_GOES_ON } else { 1.0 }
@@ -419,7 +419,7 @@ mod tests {
     #[test]
     fn objects_become_dense_if_that_saves_reads_that_take_longer() {
         // Half as large, 12 us each, where a read takes 70.
-        let costs = DenseCosts { slots_before: 2, slots: 1, press_ns: 12_000, read_ns: 70_000 };
+        let costs = DenseCosts { bytes_before: 2, bytes: 1, press_ns: 12_000, read_ns: 70_000 };
         let pays = |back, left, costs: &DenseCosts| dense_pays(false, back, left, costs);
         assert!(pays(1000, 0, &costs));
         assert!(pays(400, 600, &costs) && !pays(350, 650, &costs));
@@ -427,7 +427,7 @@ mod tests {
         assert!(!pays(0, 1000, &DenseCosts { read_ns: 10_000_000, ..costs }), "a scan");
         assert!(!pays(1000, 0, &DenseCosts { read_ns: 30_000, ..costs }), "shared reads");
         assert!(!pays(1000, 0, &DenseCosts { press_ns: 32_000, ..costs }), "slow to press");
-        let little = DenseCosts { slots_before: 4, slots: 3, ..costs };
+        let little = DenseCosts { bytes_before: 4, bytes: 3, ..costs };
         assert!(pays(1000, 0, &little) && !pays(850, 150, &little), "little smaller");
     }
 

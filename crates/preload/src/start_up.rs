@@ -23,7 +23,7 @@ extern "C" fn at_start() {
     unmanaged::prepare();
     let has_address_space = deepheap::internal::has_address_space();
     if has_address_space {
-        signals::stack::reserve();
+        signals::stack::reserve(signals::relay::address());
     }
     threads::start::prepare();
     if fork::register() && has_address_space {

@@ -24,10 +24,8 @@ pub enum Counted {
     Dense,
     /// Bytes that they became.
     DenseBytes,
-    /// Bytes of the slots that they had before, and that they have then.
-    DenseSlotsBefore,
-    /// See `DenseSlotsBefore`.
-    DenseSlots,
+    /// Bytes that they were before, by LZ4.
+    DenseFrom,
     /// Nanoseconds of CPU time to make pages dense, or to try to.
     DenseNs,
     /// Dense pages that were wanted again while they were in the cache.

@@ -320,8 +320,8 @@ fn rebalance_inside(pager: &Pager, full: bool) -> bool {
     let Some(_alone) = pager.budget.rebalancing.try_lock() else { return false };
     let [back, left] = [Counted::DenseBack, Counted::DenseLeft].map(|what| pager.counted(what));
     let costs = DenseCosts {
-        slots_before: pager.counted(Counted::DenseSlotsBefore),
-        slots: pager.counted(Counted::DenseSlots),
+        bytes_before: pager.counted(Counted::DenseFrom),
+        bytes: pager.counted(Counted::DenseBytes),
         press_ns: pager.counted(Counted::DenseNs) / pager.counted(Counted::Dense).max(1),
         read_ns: pager.balancer.read_ns(),
     };

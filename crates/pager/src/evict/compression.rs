@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn whether_objects_become_dense_follows_what_became_of_the_last_ones() {
-        let costs = DenseCosts { slots_before: 4, slots: 2, press_ns: 12_000, read_ns: 70_000 };
+        let costs = DenseCosts { bytes_before: 4, bytes: 2, press_ns: 12_000, read_ns: 70_000 };
         let second = SecondStep::new(4096).expect("memory");
         assert!(second.pays(), "at first");
         second.judge(0, balance::DENSE_OUTCOMES - 1, &costs);

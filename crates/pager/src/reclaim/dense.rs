@@ -95,8 +95,7 @@ fn make_one_dense(
         return false;
     }
     // The slot may be another object's by now, of another size: then the page is not current.
-    let before = cache.slot_bytes(slot);
-    let most = before * 3 / 4;
+    let most = cache.slot_bytes(slot) * 3 / 4;
     let Some((from, length)) = cache.glimpse_compressed(slot) else { return false };
     // SAFETY: `from` lies in a slab with so many bytes, at most a page. If another thread writes to
     // them the copy is thrown away.
@@ -120,12 +119,11 @@ fn make_one_dense(
     // A page that was freed meanwhile may have another shape.
     let is_same = seen.is_claimed(descriptor) && residency.kept_bytes(page) == PAGE;
     if is_same {
-        residency.count(Counted::DenseSlots, slot.bytes() as u64);
         drop(residency.change_slot(&owned, slot));
         ownership.descriptors.enter_dense(id);
         residency.count(Counted::Dense, 1);
         residency.count(Counted::DenseBytes, dense.len() as u64);
-        residency.count(Counted::DenseSlotsBefore, before as u64);
+        residency.count(Counted::DenseFrom, length as u64);
         residency.trace.note(Happened::Pressed, page, dense.len());
     }
     ownership.cached(owned);

@@ -33,13 +33,14 @@ use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use deepheap::internal::deferral;
 use libc::{
     SA_NODEFER, SA_ONSTACK, SIG_BLOCK, SIG_SETMASK, sigaction as Action, sighandler_t, siginfo_t,
-    sigset_t, stack_t, ucontext_t,
+    sigset_t, ucontext_t,
 };
 
 use crate::real::real;
 use crate::seam;
 use crate::signals;
 use crate::signals::set::{FAULT_BIT, action, of_word, word};
+use crate::signals::stack::is_on;
 
 /// Signals are below this number.
 pub const SIGNALS: usize = 65;
@@ -169,12 +170,6 @@ global_asm!(
 );
 const _: () = assert!(libc::SYS_rt_sigreturn == 15);
 
-/// Whether an address lies on a stack; its end does, as the kernel sees it.
-fn is_on(stack: &stack_t, address: usize) -> bool {
-    let bottom = stack.ss_sp as usize;
-    address > bottom && address - bottom <= stack.ss_size
-}
-
 /// The answer of `place` for a signal that is to come again after a fault.
 const TURNED_AWAY: usize = 1;
 const _: () = assert!(!TURNED_AWAY.is_multiple_of(FRAME_ALIGN));
@@ -203,9 +198,8 @@ extern "C" fn place(signal: c_int, info: *const siginfo_t, context: *mut ucontex
     }
     let bytes = stack.ss_sp as usize + stack.ss_size - frame;
     let top = signals::stack::of_program()
-        .filter(|own| wants_stack && !(own.start < interrupted && interrupted <= own.end))
-        .filter(|own| own.len() > bytes)
-        .map_or(interrupted.wrapping_sub(RED_ZONE), |own| own.end);
+        .filter(|own| wants_stack && !is_on(own, interrupted) && own.ss_size > bytes)
+        .map_or(interrupted.wrapping_sub(RED_ZONE), |own| own.ss_sp as usize + own.ss_size);
     let lowest = top.wrapping_sub(bytes);
     let moved = lowest.wrapping_sub(lowest.wrapping_sub(frame) % FRAME_ALIGN);
     let distance = moved.wrapping_sub(frame);

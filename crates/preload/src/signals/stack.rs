@@ -17,7 +17,6 @@
 //! Threads: each for itself, also in a handler.
 
 use core::ffi::{c_int, c_void};
-use core::ops::Range;
 use core::ptr::{null_mut, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -28,7 +27,6 @@ use crate::buffers::pins::PAGE;
 use crate::calls::calls;
 use crate::real::real;
 use crate::seam;
-use crate::signals::relay;
 
 /// Usable bytes of a thread's signal stack.
 const STACK_BYTES: usize = 64 * 1024;
@@ -78,11 +76,18 @@ pub fn middle() -> usize {
 }
 
 /// The signal stack that the program gave to the calling thread, and the kernel does not know.
-pub fn of_program() -> Option<Range<usize>> {
+pub fn of_program() -> Option<stack_t> {
     // SAFETY: this thread's own area.
     let [bottom, bytes] = unsafe { &(*deepheap::internal::thread_area()).program_stack };
     let (bytes, bottom) = (bytes.load(Ordering::Acquire), bottom.load(Ordering::Acquire));
-    (bytes != 0).then(|| bottom..bottom + bytes)
+    let ss_sp = with_exposed_provenance_mut(bottom);
+    (bytes != 0).then_some(stack_t { ss_sp, ss_flags: 0, ss_size: bytes })
+}
+
+/// Whether an address lies on a stack; its end does, as the kernel sees it.
+pub fn is_on(stack: &stack_t, address: usize) -> bool {
+    let bottom = stack.ss_sp as usize;
+    address > bottom && address - bottom <= stack.ss_size
 }
 
 /// Notes the calling thread's stack, or none: a signal in between finds a whole one or none.
@@ -96,10 +101,10 @@ fn note(stack: Option<&stack_t>) {
     }
 }
 
-/// Reserves the places, once, before there are stacks. Without address space for them the stacks
-/// lie anywhere.
-pub fn reserve() {
-    if let Ok(first) = deferral::reserve(STACKS_MAX * MAPPING_BYTES, relay::address()) {
+/// Reserves the places, once, before there are stacks; `relay` is what the kernel calls for each
+/// handler. Without address space for them the stacks lie anywhere.
+pub fn reserve(relay: usize) {
+    if let Ok(first) = deferral::reserve(STACKS_MAX * MAPPING_BYTES, relay) {
         FIRST.store(first, Ordering::Release);
     }
 }
@@ -249,9 +254,8 @@ fn change(
     // SAFETY: this thread's own area.
     let mapping = unsafe { (*deepheap::internal::thread_area()).signal_stack };
     let mut before = NONE;
-    let here = &raw const before as usize;
     let programs = of_program();
-    let is_on = programs.as_ref().is_some_and(|stack| stack.contains(&here));
+    let is_on = programs.is_some_and(|stack| is_on(&stack, &raw const before as usize));
     // SAFETY: the program's descriptions, copied so that the kernel sees plain memory.
     unsafe {
         let outcome = if new.is_null() {
@@ -262,29 +266,23 @@ fn change(
         } else {
             let wanted = *new;
             let is_none = wanted.ss_flags & libc::SS_DISABLE != 0;
-            if mapping != 0 && (is_none || is_relays(&wanted)) {
-                let outcome = set(&description(mapping), &mut before);
-                if outcome == 0 {
-                    note((!is_none).then_some(&wanted));
-                }
-                outcome
+            let (kernels, relays) = if mapping != 0 && (is_none || is_relays(&wanted)) {
+                (description(mapping), (!is_none).then_some(&wanted))
             } else {
                 seam::keep_all_signals_out();
                 Hold::for_good(wanted.ss_sp as usize, wanted.ss_size);
-                let outcome = set(&wanted, &mut before);
-                if outcome == 0 {
-                    note(None);
-                }
-                outcome
+                (wanted, None)
+            };
+            let outcome = set(&kernels, &mut before);
+            if outcome == 0 {
+                note(relays);
             }
+            outcome
         };
         if outcome == 0 && !old.is_null() {
             if is_ours(&before) {
-                before = programs.map_or(NONE, |stack| stack_t {
-                    ss_sp: with_exposed_provenance_mut(stack.start),
-                    ss_flags: if is_on { libc::SS_ONSTACK } else { 0 },
-                    ss_size: stack.len(),
-                });
+                let ss_flags = if is_on { libc::SS_ONSTACK } else { 0 };
+                before = programs.map_or(NONE, |stack| stack_t { ss_flags, ..stack });
             }
             *old = before;
         }
