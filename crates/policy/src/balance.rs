@@ -207,8 +207,10 @@ pub struct DenseCosts {
 /// came back from there, and `left` have left it all the same.
 ///
 /// Not each that came back saved a read. Of objects as large as before the cache would hold fewer,
-/// in proportion to their bytes; those that it would hold would have come back, too. Where it is
-/// done already (`is_done`) it may cost somewhat more than it saves: to end it, dense objects leave.
+/// in proportion to their bytes; those that it would hold would have come back, too.
+///
+/// Where it is done already (`is_done`) it may cost somewhat more than it saves: to end it, dense
+/// objects leave.
 pub fn dense_pays(is_done: bool, back: u64, left: u64, costs: &DenseCosts) -> bool {
     let &DenseCosts { bytes_before, bytes, press_ns, read_ns } = costs;
     let saved = bytes_before.saturating_sub(bytes) as f64 / bytes_before.max(1) as f64;
