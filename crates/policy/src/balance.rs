@@ -332,8 +332,9 @@ impl Border {
             }
             Shift::ToObjectCache => {
                 let shrunk = part - step(STEP_PART);
-                // Not further than what ends the reads.
-                whole.fit.filter(|&fit| fit < part).map_or(shrunk, |fit| shrunk.max(fit))
+                // Not further than what ends the reads. Where all fits, what is still read left RAM
+                // before.
+                whole.fit.map_or(shrunk, |fit| shrunk.max(fit.min(part)))
             }
             Shift::Stay => part,
         };
@@ -471,6 +472,9 @@ mod tests {
         assert!(without.part > part, "{without:?}");
         let back = at.next(&beside_fit(200), 0);
         assert_eq!((back.part, back.is_beyond), (FIT, false));
+        // Where all fits, what is still read left RAM before.
+        let there = Border { part: FIT - FIT / 16, ..Border::FIRST };
+        assert_eq!(there.next(&beside_fit(2000), 0).part, there.part);
         let far = Border { part: 2 * FIT, ..at };
         let nearer = far.next(&beside_fit(2000), 0);
         assert_eq!((nearer.part, nearer.is_beyond), (2 * FIT - 2 * FIT / STEP_PART, true));

@@ -251,7 +251,7 @@ impl PageBuffer {
     }
 
     /// How many pages to evict so that faults find room without waiting: none while the buffer is
-    /// below its high-water mark (1/64 of it free), then as many as bring it to the low one (1/32
+    /// below its high-water mark (1/128 of it free), then as many as bring it to the low one (1/64
     /// free). A small buffer keeps a larger part free: as much as faults take while a batch is
     /// being evicted. Pages that cannot be evicted do not count as part of the buffer here.
     pub fn excess(&self, evicting: bool) -> usize {
@@ -268,8 +268,8 @@ impl PageBuffer {
         let limit = self.limit();
         let usable = limit.saturating_sub(self.unevictable());
         let free = match evicting {
-            true => (usable / 32).max((usable / 4).min(2 * self.batch)),
-            false => (usable / 64).max((usable / 8).min(self.batch)),
+            true => (usable / 64).max((usable / 4).min(2 * self.batch)),
+            false => (usable / 128).max((usable / 8).min(self.batch)),
         };
         limit - free
     }
