@@ -22,7 +22,7 @@ RPATH = $(if $(filter /usr/lib /usr/lib/% /lib /lib/%,$(LIBDIR)),,-Wl,-rpath,$${
 # the command looks from where a BINDIR that is a link leads to.
 PRELOADDIR = $(BINDIR)/../lib/deepheap
 
-# Seconds of the lost-write hunt.
+# Seconds of the lost-write hunt, and of each target that is fuzzed.
 SECONDS ?= 60
 # How much of each `make torture` does, and the folder of its heaps and file systems. `make maps-hunt`
 # kills so many processes, too.
@@ -49,7 +49,7 @@ GUARD_OPTIONS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help deps build bench-build papers-build check test fmt lint unit scripts install-check schedules models \
-	hunt maps-hunt torture soak demo demo-short demo-durable demo-durable-short demo-cache demo-cache-short demos-short wheel \
+	hunt maps-hunt torture soak fuzz fuzz-short sanitize demo demo-short demo-durable demo-durable-short demo-cache demo-cache-short demos-short wheel \
 	deb release python-check recipes-check numpy-check bench bench-objects bench-papers bench-flashvm bench-flashmap \
 	bench-hybridswap bench-durable guard book bench-real real-check real-deps apps apps-check \
 	memcached-check containers-check kernels conformance install uninstall clean
@@ -69,7 +69,7 @@ bench-build: build ## Builds the benchmarks, the hunt and the torture; not insta
 papers-build: build ## Builds the papers' experiments, and real programs.
 	$(CARGO) build --release -p deepheap-papers
 
-test: deps fmt lint unit schedules models scripts install-check python-check apps-check real-check containers-check recipes-check hunt demos-short ## All of CI.
+test: deps fmt lint unit schedules models scripts install-check python-check apps-check real-check containers-check recipes-check fuzz-short hunt demos-short ## All of CI.
 
 INNER := checks policy heap store residency pager
 check: fmt ## Tests the rules of the repository and the inner crates, and plays some schedules.
@@ -144,6 +144,15 @@ torture: bench-build ## Durable heaps, long: CRASH_POINTS, KILLS, POWER_CUTS, FU
 
 soak: ## All that hunts for faults, in turns, with settings drawn at random (HOURS=8).
 	scripts/soak.py --hours $(HOURS) $(SOAK_OPTIONS)
+
+fuzz: ## Fuzzes what reads bytes, guided by coverage (SECONDS=60 for each target; KEEP=1 keeps inputs).
+	scripts/fuzz.sh $(SECONDS)
+
+fuzz-short: ## The same 1000 inputs for each target, every time.
+	scripts/fuzz.sh short
+
+sanitize: ## Runs the tests of the inner crates, and the fuzzer's inputs, with AddressSanitizer.
+	scripts/sanitize.sh
 
 maps-hunt: ## Kills processes that share a map (KILLS=200); nothing may be lost.
 	DEEPHEAP_KILLS=$(KILLS) $(CARGO) test -p deepheap-maps --test processes --test synced -- \

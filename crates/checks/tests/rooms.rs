@@ -7,7 +7,7 @@ use deepheap_checks::{SourceFile, cargo_metadata, files};
 use serde_json::{Value, json};
 
 /// Who may depend on whom. A crate that is not here may not be in the workspace.
-const EDGES: [(&str, &[&str]); 22] = [
+const EDGES: [(&str, &[&str]); 23] = [
     ("deepheap-sys", &[]),
     ("deepheap-store", &["deepheap-sys"]),
     ("deepheap-heap", &["deepheap-sys"]),
@@ -51,6 +51,18 @@ const EDGES: [(&str, &[&str]); 22] = [
     (
         "deepheap-papers",
         &["deepheap", "deepheap-bench", "deepheap-tools", "deepheap-load", "deepheap-sim"],
+    ),
+    (
+        "deepheap-fuzz",
+        &[
+            "deepheap",
+            "deepheap-tools",
+            "deepheap-pager",
+            "deepheap-store",
+            "deepheap-sys",
+            "deepheap-sim",
+            "deepheap-child",
+        ],
     ),
     ("deepheap-load", &["deepheap-measure"]),
     ("libdeepheap-load", &["deepheap-load", "deepheap-measure"]),

@@ -3,45 +3,17 @@
 
 mod model;
 mod saved_heap;
+mod snapshot_work;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use deepheap_sim::{Image, Loss, Medium, Random, Recorder};
 use deepheap_store::device::Device;
-use deepheap_store::durable::verify::{verify_blocks, verify_tables};
 use deepheap_store::{DurableError, DurableFile, StoreError, give_back_free, move_down};
 use model::Sizes;
 use saved_heap::{Map, SavedHeap, device_len, judge, judge_snapshots, open_store};
-
-const SEGMENTS: u64 = 60;
-const NAMES: u64 = 200;
-
-fn recorder() -> (Recorder, Arc<dyn Device>) {
-    let device = Recorder::over(device_len(SEGMENTS), Image::default());
-    (device.clone(), Arc::new(device))
-}
-
-/// Random work; a full store is no news.
-fn work(heap: &mut SavedHeap, random: &mut Random, steps: u32) {
-    match heap.work(random, NAMES, steps) {
-        Ok(()) | Err(StoreError::Full) => {}
-        Err(error) => panic!("a correct device: {error}"),
-    }
-}
-
-fn is_clean(device: &Arc<dyn Device>) -> bool {
-    let mut report = verify_tables(device.clone(), None).expect("a heap");
-    let file = DurableFile::open(device.clone(), None).expect("a heap");
-    let names = file.snapshots().iter().map(|snapshot| snapshot.name.as_str());
-    let mut files: Vec<_> = names.map(|name| file.open_snapshot(name).expect("whole")).collect();
-    files.push(DurableFile::open(device.clone(), None).expect("a heap"));
-    for file in files {
-        let (store, _) = open_store(&file).expect("a store");
-        verify_blocks(&store, &mut report).expect("memory");
-    }
-    report.is_clean()
-}
+use snapshot_work::{Bounds, NAMES, SEGMENTS, is_clean, recorder, work};
 
 #[test]
 fn a_snapshot_stays_as_it_is_while_the_heap_is_written_over_and_opened_again() {
@@ -109,60 +81,9 @@ fn random_work_with_snapshots_is_what_the_model_says() {
     let seed = model::seed(63);
     for round in 0..12 {
         let sizes = if round % 2 == 0 { Sizes::Whole } else { Sizes::Mixed };
-        let (_, device) = recorder();
-        let mut random = Random::new(seed + round);
-        let mut heap = SavedHeap::create(device.clone(), SEGMENTS, sizes).expect("a heap");
-        let (mut maps, mut names) = (BTreeMap::<u64, Map>::new(), Vec::<String>::new());
-        let (mut last, mut refused) = (Map::new(), 0);
-        for step in 0..60 {
-            match random.below(8) {
-                0..3 => {
-                    let steps = random.below(300) as u32;
-                    work(&mut heap, &mut random, steps);
-                }
-                3 | 4 => {
-                    heap.checkpoint().expect("a correct device");
-                    last = heap.model.map.clone();
-                }
-                5 => {
-                    let (at, name) = (heap.file.checkpoint(), format!("{step}"));
-                    match heap.snapshot(&name) {
-                        Ok(made) => {
-                            assert_eq!(made, at + 1);
-                            maps.insert(at, last.clone());
-                            names.push(name);
-                        }
-                        Err(DurableError::NoRoomForSnapshot) => refused += 1,
-                        Err(DurableError::Truncated { .. }) => refused += 1,
-                        Err(error) => panic!("{error}"),
-                    }
-                }
-                6 if !names.is_empty() => {
-                    let at = random.below(names.len() as u64) as usize;
-                    heap.forget(&names.swap_remove(at)).expect("it is there");
-                }
-                7 if !names.is_empty() && random.once_in(2) => {
-                    let at = random.below(names.len() as u64) as usize;
-                    let then = heap.file.snapshot(&names[at]).expect("it is there").checkpoint;
-                    heap.go_back(&names[at]).expect("a correct device");
-                    last = maps[&then].clone();
-                    assert_eq!(heap.model.map, last);
-                }
-                _ => {
-                    heap = judge(device.clone(), sizes, |_| Some(last.clone())).expect("right");
-                }
-            }
-            heap.model.store.check_invariants();
-            let mut listed: Vec<_> =
-                heap.file.snapshots().iter().map(|it| it.name.clone()).collect();
-            listed.sort_unstable();
-            names.sort_unstable();
-            assert_eq!(listed, names, "round {round}, step {step}");
-            judge_snapshots(&heap, |at| maps.get(&at).cloned())
-                .unwrap_or_else(|error| panic!("round {round}, step {step}: {error}"));
-        }
-        assert!(is_clean(&device), "round {round}");
-        println!("round {round}: {} snapshots at the end, {refused} refused", names.len());
+        let bounds = Bounds { operations: 60, accesses: 300 };
+        let (kept, refused) = snapshot_work::round(&mut Random::new(seed + round), sizes, &bounds);
+        println!("round {round}: {kept} snapshots at the end, {refused} refused");
     }
 }
 

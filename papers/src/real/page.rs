@@ -87,7 +87,8 @@ fn measured<'m>(records: impl Iterator<Item = &'m Record>) -> String {
     let records: Vec<&Record> = records.collect();
     let rounds = || records.iter().flat_map(|record| &record.rounds);
     let dates: BTreeSet<&str> = rounds().map(|round| round.date.as_str()).collect();
-    let commands: BTreeSet<String> = rounds().map(|round| format!("`{}`", round.command)).collect();
+    let commands: BTreeSet<String> =
+        rounds().map(|round| format!("`{}`", without_choice(&round.command))).collect();
     let machines: BTreeSet<String> = rounds().map(|round| round.machine.sentence()).collect();
     let (Some(first), Some(last)) = (dates.first(), dates.last()) else {
         return "Nothing has been measured yet.\n".into();
@@ -100,6 +101,23 @@ fn measured<'m>(records: impl Iterator<Item = &'m Record>) -> String {
         commands.into_iter().collect::<Vec<_>>().join(", "),
         machines.into_iter().collect::<Vec<_>>().join("; and on ")
     )
+}
+
+/// A command without what only says which rows were measured, and where files lie: a page that was
+/// measured program by program has one line of commands, not dozens.
+fn without_choice(command: &str) -> String {
+    const WITH_VALUE: [&str; 7] =
+        ["--programs", "--sizes", "--contenders", "--runs", "--out", "--dir", "--deepheap"];
+    let mut words = command.split(' ');
+    let mut kept = Vec::new();
+    while let Some(word) = words.next() {
+        if WITH_VALUE.contains(&word) {
+            words.next();
+        } else if word != "--again" {
+            kept.push(word);
+        }
+    }
+    kept.join(" ")
 }
 
 /// What the rows come to, for each size.
@@ -230,6 +248,16 @@ mod tests {
 
     use super::super::programs;
     use super::*;
+
+    #[test]
+    fn commands_that_differ_only_in_the_rows_they_measure_are_one() {
+        let one = "deepheap-papers real --rounds 1 --programs lua --sizes 2/3 --again";
+        let other = "deepheap-papers real --rounds 1 --programs tcl --dir /mnt --contenders zram";
+        assert_eq!(without_choice(one), "deepheap-papers real --rounds 1");
+        assert_eq!(without_choice(other), without_choice(one));
+        let small = "deepheap-papers real --small --rounds 1";
+        assert_eq!(without_choice(small), small);
+    }
 
     fn example() -> Measured {
         let limited = [
