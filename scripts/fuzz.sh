@@ -55,7 +55,7 @@ for target in "${targets[@]}"; do
         echo "fuzz: FAILED: $target; play it again: DEEPHEAP_FUZZ_TARGET=$target $fuzz FILE" >&2
         failed=1
     fi
-    awk '/ DONE / { print "fuzz:   " substr($1, 2), "inputs played,", $3, $4, $7, $8 }' "$log"
+    awk '/DONE/ { print "fuzz:   " substr($1, 2), "inputs played,", $3, $4, $7, $8 }' "$log"
     if [ -n "${KEEP:-}" ]; then
         rm -rf "$work/kept" && mkdir "$work/kept"
         "$fuzz" -set_cover_merge=1 -max_len=4096 "$work/kept" "fuzz/corpus/$target" "$found" \

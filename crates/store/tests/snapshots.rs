@@ -33,7 +33,7 @@ fn a_snapshot_stays_as_it_is_while_the_heap_is_written_over_and_opened_again() {
             heap = SavedHeap::open(device.clone(), sizes).expect("a heap");
             heap.model.store.check_invariants();
         }
-        assert!(is_clean(&device));
+        assert!(is_clean(&device, sizes));
         let held = heap.model.store.snapshot_bytes();
         assert!(held > 0);
         heap.forget("first").expect("a correct device");
@@ -70,7 +70,7 @@ fn a_heap_that_goes_back_is_what_it_was_and_other_snapshots_stay() {
             heap.checkpoint().expect("a correct device");
             judge_snapshots(&heap, |at| maps.get(&at).cloned()).expect("as they were");
             assert_eq!(heap.model.check_everything(), 0);
-            assert!(is_clean(&device));
+            assert!(is_clean(&device, sizes));
         }
     }
 }
@@ -209,7 +209,7 @@ fn space_that_nothing_needs_is_given_back_and_the_rest_is_as_it_was() {
     assert!(pages.iter().all(|page| page * 4096 < end));
     let heap = judge(device.clone(), Sizes::Mixed, |_| Some(map.clone())).expect("as it was");
     judge_snapshots(&heap, |it| (it == at).then(|| then.clone())).expect("as it was");
-    assert!(is_clean(&device));
+    assert!(is_clean(&device, Sizes::Mixed));
 }
 
 /// Segments at the end of the log go to free places; snapshots keep theirs; power fails meanwhile.

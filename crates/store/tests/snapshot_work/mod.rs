@@ -11,7 +11,7 @@ use deepheap_store::durable::verify::{verify_blocks, verify_tables};
 use deepheap_store::{DurableError, DurableFile, StoreError};
 
 use crate::model::Sizes;
-use crate::saved_heap::{Map, SavedHeap, device_len, judge, judge_snapshots, open_store};
+use crate::saved_heap::{Map, SavedHeap, device_len, judge, judge_snapshots, key_of, open_store};
 
 pub const SEGMENTS: u64 = 60;
 pub const NAMES: u64 = 200;
@@ -30,12 +30,14 @@ pub fn work(heap: &mut SavedHeap, random: &mut Random, steps: u32) {
 }
 
 /// Whether nothing in it is damaged.
-pub fn is_clean(device: &Arc<dyn Device>) -> bool {
-    let mut report = verify_tables(device.clone(), None).expect("a heap");
-    let file = DurableFile::open(device.clone(), None).expect("a heap");
+pub fn is_clean(device: &Arc<dyn Device>, sizes: Sizes) -> bool {
+    let key = key_of(sizes);
+    let open = || DurableFile::open(device.clone(), key.as_ref()).expect("a heap");
+    let mut report = verify_tables(device.clone(), key.as_ref()).expect("a heap");
+    let file = open();
     let names = file.snapshots().iter().map(|snapshot| snapshot.name.as_str());
     let mut files: Vec<_> = names.map(|name| file.open_snapshot(name).expect("whole")).collect();
-    files.push(DurableFile::open(device.clone(), None).expect("a heap"));
+    files.push(open());
     for file in files {
         let (store, _) = open_store(&file).expect("a store");
         verify_blocks(&store, &mut report).expect("memory");
@@ -43,7 +45,7 @@ pub fn is_clean(device: &Arc<dyn Device>) -> bool {
     report.is_clean()
 }
 
-/// How many operations there are at most, of which each but the last is a few hundred accesses.
+/// How many operations there are, and the bound of how many accesses one of them draws.
 pub struct Bounds {
     pub operations: u32,
     pub accesses: u64,
@@ -102,6 +104,6 @@ pub fn round(random: &mut Random, sizes: Sizes, bounds: &Bounds) -> (usize, u32)
         judge_snapshots(&heap, |at| maps.get(&at).cloned())
             .unwrap_or_else(|error| panic!("step {step}: {error}"));
     }
-    assert!(is_clean(&device));
+    assert!(is_clean(&device, sizes));
     (names.len(), refused)
 }
