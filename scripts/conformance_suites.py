@@ -257,7 +257,7 @@ class RocksDb(Suite):
         "fill, read": "--threads=1 --num=50000 --benchmarks=fillseq,readrandom,overwrite,"
                       "readrandom,readreverse,verifychecksum,compact,readrandom,seekrandom,"
                       "deleterandom,readrandom,verifychecksum",
-        "large cache": "--threads=1 --num=50000 --cache_size=134217728 --benchmarks=fillrandom,"
+        "large cache": "--threads=1 --num=20000 --cache_size=134217728 --benchmarks=fillrandom,"
                        "readrandom,readrandom,multireadrandom,updaterandom,appendrandom,readrandom,"
                        "verifychecksum",
         "mergers": "--threads=1 --num=50000 --merge_operator=uint64add --value_size=8 "
@@ -286,7 +286,7 @@ class RocksDb(Suite):
 class Pytest(Suite):
     """Tests of a package of Python, with Debian's python3 and pytest."""
 
-    ram = "64M"
+    ram = "128M"
     python = "/usr/bin/python3"
     # What pip installs below the folder.
     packages = ()
@@ -333,29 +333,6 @@ class NumPy(Pytest):
                             env={"NPY_AVAILABLE_MEM": "1 GB"})
 
 
-class DuckDb(Pytest):
-    """Tests of DuckDB's module for Python, from the last version whose source package has them."""
-
-    name, title, home = "duckdb", "DuckDB, `tests/fast` of its module", "duckdb"
-    quick = ("types",)
-    packages = ("duckdb==1.3.2", "pytest==8.4.1", "numpy==2.2.6", "pandas==2.3.1",
-                "pyarrow==20.0.0")
-
-    def fetch(self):
-        self.install()
-        call(self.python, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:",
-             self.packages[0], cwd=self.folder)
-        archive = next(self.folder.glob("*.tar.gz"))
-        call("tar", "-xf", archive, "--strip-components=1", f"{archive.name[:-7]}/tests",
-             cwd=self.folder)
-
-    def steps(self):
-        tests = self.folder / "tests/fast"
-        yield self.step("fast", *sorted(tests.glob("test_*.py")))
-        for folder in sorted({file.parent for file in tests.rglob("*/test_*.py")}):
-            yield self.step(str(folder.relative_to(tests)), *sorted(folder.glob("test_*.py")))
-
-
 SUITES = [suite() for suite in (CPython, CPythonMalloc, Redis, Memcached, Perl, Jq, Sqlite, Git,
-                                Postgres, RocksDb, NumPy, DuckDb, StressNg, StressNgVm, Mimalloc,
-                                Jemalloc, Glibc)]
+                                Postgres, RocksDb, NumPy, StressNg, StressNgVm, Mimalloc, Jemalloc,
+                                Glibc)]
