@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from conformance_allocators import Glibc, Jemalloc, Mimalloc, StressNg, StressNgVm
-from conformance_fetch import WORK, Missing, Step, Suite, call, unpack_binaries, unpack_source
+from conformance_fetch import Missing, Step, Suite, call, unpack_binaries, unpack_source
 from conformance_results import (read_jq, read_junit, read_pg_regress, read_redis, read_rocksdb,
                                  read_speedtest, read_status, read_tap)
 
