@@ -41,8 +41,9 @@ from pathlib import Path
 
 # No folder of compiled modules in the tree.
 sys.dont_write_bytecode = True
+from conformance_fetch import TARGET, WORK, Missing
 from conformance_results import differences, self_test
-from conformance_suites import SUITES, TARGET, WORK, Missing
+from conformance_suites import SUITES
 
 DEEPHEAP = TARGET / "release" / "deepheap"
 LIBRARY = TARGET / "release" / "libdeepheap_preload.so"
@@ -110,11 +111,12 @@ class Runner:
     def __init__(self, options):
         self.ram, self.again, self.patience = options.ram, options.again, options.patience
         self.runs = options.what == "run"
-        self.store = Path(options.store).resolve()
         self.build = hashlib.sha256(LIBRARY.read_bytes()).hexdigest()[:12]
         self.temporary = Path(tempfile.mkdtemp(prefix="deepheap-conformance."))
-        # Tests that give up their rights need it, too.
+        self.store = Path(tempfile.mkdtemp(prefix="stores.", dir=Path(options.store).resolve()))
+        # Tests that give up their rights need them, too.
         self.temporary.chmod(0o1777)
+        self.store.chmod(0o1777)
 
     def ram_of(self, suite):
         """The budget of a suite."""
@@ -182,6 +184,7 @@ class Runner:
         """Removes the temporary files."""
         end_leftovers()
         shutil.rmtree(self.temporary, ignore_errors=True)
+        shutil.rmtree(self.store, ignore_errors=True)
 
 
 class Row:

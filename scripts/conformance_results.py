@@ -19,7 +19,7 @@ class Outcome:
 
 
 def read_junit(path, said, status):
-    """CPython's regrtest, by the XML that it writes at the end."""
+    """CPython's regrtest and pytest, by the XML that they write at the end."""
     outcome = Outcome()
     try:
         cases = xml.etree.ElementTree.parse(path).iter("testcase")
@@ -28,7 +28,8 @@ def read_junit(path, said, status):
         return outcome
     for case in cases:
         if case.find("failure") is not None or case.find("error") is not None:
-            outcome.failed.append(case.get("name"))
+            outcome.failed.append("::".join(filter(None, (case.get("classname"),
+                                                          case.get("name")))))
         elif case.find("skipped") is not None or case.get("result") == "skipped":
             outcome.skipped += 1
         else:
@@ -128,6 +129,51 @@ def read_status(_, status):
     return Outcome(passed=1) if status == 0 else Outcome(failed=[f"status {status}"])
 
 
+def read_exit_77(said, status):
+    """The same, with 77 for a test that cannot be run here."""
+    return Outcome(skipped=1) if status == 77 else read_status(said, status)
+
+
+def read_lines(said, status, pattern, words):
+    """Tests that tell a line each, which `pattern` finds: the test and a word, as `words` knows it.
+
+    `words` are those of a test that passed, failed, was skipped.
+    """
+    outcome = Outcome()
+    for test, word in re.findall(pattern, said, re.M):
+        if word == words[0]:
+            outcome.passed += 1
+        elif word == words[1]:
+            outcome.failed.append(test)
+        else:
+            outcome.skipped += 1
+    if (status != 0 or not outcome.passed + outcome.skipped) and not outcome.failed:
+        outcome.failed.append(f"status {status}")
+    return outcome
+
+
+def read_jemalloc(said, status):
+    """jemalloc's tests; each may run several times, with other things going on in between."""
+    return read_lines(said, status, r"^(\w+ \([\w-]+\)): (pass|fail|skip)$",
+                      ("pass", "fail", "skip"))
+
+
+def read_pg_regress(said, status):
+    """PostgreSQL's pg_regress; a test whose failure its schedule ignores is skipped."""
+    return read_lines(said, status, r"^(?:test| {4}) +(\S+) +\.\.\. (ok|FAILED|failed \(ignored\))",
+                      ("ok", "FAILED", "failed (ignored)"))
+
+
+def read_rocksdb(said, status):
+    """RocksDB's programs: benchmarks that verify, and what they find of the same keys."""
+    outcome = Outcome(passed=len(re.findall(r"^\w+ +: .* micros/op|Success\.$", said, re.M)))
+    outcome.fingerprint = "; ".join(re.findall(r"\d+ of \d+ found|Keys in range: \d+", said))
+    outcome.failed = re.findall(r"^.*(?:Corruption|[Vv]erif\w* (?:failed|error)).*$", said, re.M)
+    if (status != 0 or not outcome.passed) and not outcome.failed:
+        outcome.failed.append(f"status {status}")
+    return outcome
+
+
 def differences(alone, under):
     """What is worse under deepheap; empty if it conforms."""
     found = [f"{name} fails" for name in sorted(set(under["failed"]) - set(alone["failed"]))]
@@ -163,6 +209,21 @@ def self_test():
     outcome = read_stress_ng(stress + "stress-ng: fail:  [1] malloc: wrong data\n", 2)
     assert (outcome.passed, outcome.failed) == (0, ["malloc: wrong data"])
     assert read_stress_ng(stress, -11).failed == ["status -11"]
+    assert read_exit_77("", 77).skipped == 1 and read_exit_77("", 1).failed == ["status 1"]
+    outcome = read_jemalloc("a (non-reentrant): pass\na (libc-reentrant): fail\n"
+                            "b (non-reentrant): skip\n--- pass: 1/3 ---\n", 2)
+    assert (outcome.passed, outcome.failed, outcome.skipped) == (1, ["a (libc-reentrant)"], 1)
+    outcome = read_pg_regress("test a                   ... ok          377 ms\n"
+                              "parallel group (2 tests):  c b\n"
+                              "     b                   ... ok          215 ms\n"
+                              "     c                   ... FAILED       77 ms\n", 1)
+    assert (outcome.passed, outcome.failed) == (2, ["c"])
+    assert read_pg_regress("", 2).failed == ["status 2"]
+    outcome = read_rocksdb("readrandom   :       4.1 micros/op 2 ops/sec; (632 of 1000 found)\n"
+                           "Keys in range: 632\n", 0)
+    assert (outcome.passed, outcome.failed) == (1, [])
+    assert outcome.fingerprint == "632 of 1000 found; Keys in range: 632"
+    assert read_rocksdb("Corruption: block\n", 1).failed == ["Corruption: block"]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "results.xml"
         assert read_junit(path, "", -6).failed == ["no results, status -6"]

@@ -1,154 +1,14 @@
-"""conformance_suites.py: the test suites of conformance.py, how each is fetched, built and run.
-
-Guarantees: writes below target/conformance only; Debian 12's packages come by lists and a cache of
-their own, whatever this machine's sources are, and nothing is installed.
-"""
+"""conformance_suites.py: the test suites of conformance.py, how each is fetched, built and run."""
 
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-from conformance_results import (read_jq, read_junit, read_redis, read_speedtest, read_status,
-                                 read_stress_ng, read_tap)
-
-ROOT = Path(__file__).resolve().parent.parent
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
-WORK = TARGET / "conformance"
-MIRROR = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
-KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-
-
-class Missing(Exception):
-    """What is needed cannot be had here, for the reason given."""
-
-
-# --- Fetching and building -----------------------------------------------------------------------
-
-
-def call(*command, cwd=None):
-    """Runs a command of fetching or building; Missing with its last words if it fails."""
-    command = [str(word) for word in command]
-    done = subprocess.run(command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, check=False)
-    if done.returncode != 0:
-        said = done.stdout.decode(errors="replace").strip().splitlines()
-        raise Missing(f"{command[0]} ended with {done.returncode}: {said[-1] if said else ''}")
-
-
-class Apt:
-    """Debian 12's packages, by lists and a cache of our own."""
-
-    folder = WORK / "apt"
-    is_updated = False
-
-    @classmethod
-    def get(cls, *arguments, cwd):
-        """apt-get with nothing of this machine's configuration of sources."""
-        options = [
-            f"Dir::Etc::sourcelist={cls.folder}/sources.list", "Dir::Etc::sourceparts=/dev/null",
-            f"Dir::State::lists={cls.folder}/lists", f"Dir::Cache={cls.folder}/cache",
-            # Else what is installed counts as a version to be had.
-            f"Dir::State::status={cls.folder}/status", "APT::Sandbox::User=root",
-            "Debug::NoLocking=1",
-        ]
-        for need, package in (("apt-get", "apt"), ("dpkg-source", "dpkg-dev")):
-            if shutil.which(need) is None:
-                raise Missing(f"{need} is missing; install {package}")
-        if not cls.is_updated:
-            if not KEYS.exists():
-                raise Missing(f"{KEYS} is missing; install debian-archive-keyring")
-            for folder in ("lists/partial", "cache/archives/partial"):
-                (cls.folder / folder).mkdir(parents=True, exist_ok=True)
-            (cls.folder / "sources.list").write_text("".join(
-                f"{kind} [signed-by={KEYS}] {MIRROR} bookworm main\n"
-                for kind in ("deb", "deb-src")))
-            (cls.folder / "status").touch()
-            cls.is_updated = True
-            cls.get("update", cwd=cls.folder)
-        call("apt-get", "-q", "-y", *[word for option in options for word in ("-o", option)],
-             *arguments, cwd=cwd)
-
-
-def unpack_binaries(folder, *packages):
-    """Unpacks packages below folder/root; installs nothing."""
-    debs = folder / "debs"
-    debs.mkdir()
-    Apt.get("download", *packages, cwd=debs)
-    for deb in sorted(debs.glob("*.deb")):
-        call("dpkg", "-x", deb, folder / "root")
-
-
-def unpack_source(folder, package):
-    """Unpacks a source package as folder/source."""
-    Apt.get("source", "--download-only", package, cwd=folder)
-    description = next(folder.glob("*.dsc"))
-    call("dpkg-source", "--no-check", "-x", description, folder / "source")
-
-
-def debian_version(folder):
-    """The version of what was fetched: that of its source, else of its first package."""
-    names = sorted(folder.glob("*.dsc")) + sorted(folder.glob("debs/*.deb"))
-    # A file's name has an epoch's colon as %3a.
-    return names[0].stem.split("_")[1].split("%3a")[-1] if names else "?"
-
-
-class Step:
-    """One command of a suite and how its results are read."""
-
-    def __init__(self, name, command, read, cwd=WORK, env=None):
-        self.name, self.command, self.read = name, [str(word) for word in command], read
-        self.cwd, self.env = cwd, env or {}
-
-
-class Suite:
-    """A suite: where it comes from, its steps, the RAM that they get.
-
-    `fetch` fills `folder`, once for all suites that share it; `steps` lists what there is then.
-    """
-
-    ram = "16M"
-    # Steps that --quick runs.
-    quick = ()
-    # The folder's name below target/conformance, and the version of how it is filled.
-    home, edition = "", 1
-
-    @property
-    def folder(self):
-        """Where the suite is."""
-        return WORK / self.home
-
-    def is_fetched(self):
-        """Whether the suite is there, built and whole."""
-        return (self.folder / f"fetched-{self.edition}").exists()
-
-    def prepare(self):
-        """Fetches the suite unless that was done."""
-        if self.is_fetched():
-            return
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
-        print(f"conformance: {self.home} is fetched", file=sys.stderr, flush=True)
-        self.fetch()
-        (self.folder / f"fetched-{self.edition}").touch()
-
-    def version(self):
-        """What was fetched, as the table tells it."""
-        return debian_version(self.folder)
-
-    def libraries(self):
-        """The environment for programs of unpacked packages."""
-        return {"LD_LIBRARY_PATH": str(self.folder / "root/usr/lib/x86_64-linux-gnu")}
-
-    def fetch(self):
-        """Fills the folder; Missing if it cannot be filled."""
-        raise NotImplementedError
-
-    def steps(self):
-        """The steps of what was fetched."""
-        raise NotImplementedError
+from conformance_allocators import Glibc, Jemalloc, Mimalloc, StressNg, StressNgVm
+from conformance_fetch import Missing, Step, Suite, call, unpack_binaries, unpack_source
+from conformance_results import (read_jq, read_junit, read_pg_regress, read_redis, read_rocksdb,
+                                 read_speedtest, read_status, read_tap)
 
 
 class CPython(Suite):
@@ -322,53 +182,157 @@ class Sqlite(Suite):
                        read_speedtest, self.folder, self.libraries())
 
 
-class StressNg(Suite):
-    """Stressors of stress-ng, each of which verifies what it does."""
+class Git(Suite):
+    """git's own tests, by the program that its source builds for them."""
 
-    name, title, home = "stress-ng", "stress-ng, `--verify`", "stress-ng"
-    quick = ("malloc", "fork")
-    # The stressor, and options that make it want more than the budget or end in time.
-    stressors = {
-        "malloc": "--malloc-bytes 64M --malloc-ops 20000", "bigheap": "--bigheap-ops 1000",
-        "vm": "--vm-bytes 64M --vm-ops 10000", "fork": "--fork-ops 400", "vfork": "--vfork-ops 400",
-        "qsort": "--qsort-size 1000000 --qsort-ops 2", "mergesort": "--mergesort-ops 10",
-        "tsearch": "--tsearch-ops 10", "tree": "--tree-size 200000 --tree-ops 2",
-        "judy": "--judy-ops 2", "matrix": "--matrix-size 512 --matrix-ops 10",
-        "str": "--str-ops 1000", "zlib": "--zlib-ops 10", "pthread": "--pthread-ops 1000",
-        "mutex": "--mutex-ops 10000", "sem": "--sem-ops 10000", "sigsegv": "--sigsegv-ops 1000",
-        "pipe": "--pipe-ops 10000",
+    name, title, home = "git", "git, `t/t*.sh`", "git"
+    quick = ("t0000-basic", "t3700-add", "t5300-pack-object")
+    chosen = ("t0*", "t1*", "t3*", "t53*", "t6*")
+    # What is not there need not be built.
+    without = ("CURL", "EXPAT", "GETTEXT", "TCLTK", "PYTHON", "OPENSSL")
+
+    def fetch(self):
+        if not Path("/usr/include/zlib.h").exists():
+            raise Missing("zlib.h is missing; install zlib1g-dev")
+        unpack_source(self.folder, "git")
+        call("make", "-j2", "CFLAGS=-O1", *[f"NO_{part}=1" for part in self.without],
+             cwd=self.folder / "source")
+
+    def steps(self):
+        folder = self.folder / "source/t"
+        for script in sorted({script for kind in self.chosen
+                              for script in folder.glob(f"{kind}-*.sh")}):
+            yield Step(script.stem, ["sh", script.name], read_tap, folder)
+
+
+class Postgres(Suite):
+    """PostgreSQL's own tests, each schedule against an instance that it makes, starts and ends.
+
+    Nobody may run PostgreSQL as root, so it is given up then.
+    """
+
+    name, title, home = "postgres", "PostgreSQL, `pg_regress`, `isolation`", "postgres"
+    quick = ("basic",)
+    # The folder of tests, the program that runs them, and what it runs.
+    schedules = {
+        "basic": ("regress", "pg_regress", "test_setup boolean int4 strings copy create_index"),
+        "regress": ("regress", "pg_regress", "--schedule=parallel_schedule"),
+        "isolation": ("isolation", "pg_isolation_regress", "--schedule=isolation_schedule"),
     }
 
     def fetch(self):
-        unpack_binaries(self.folder, "stress-ng", "libipsec-mb1", "libjudydebian1", "libsctp1")
-
-    def version(self):
-        return next(deb.name.split("_")[1] for deb in self.folder.glob("debs/stress-ng*.deb"))
+        unpack_binaries(self.folder, "postgresql-15", "postgresql-client-15",
+                        "postgresql-server-dev-15", "libpq5")
+        unpack_source(self.folder, "postgresql-15")
+        server = self.folder / "root/usr/lib/postgresql/15"
+        (self.folder / "modules").mkdir()
+        for module in ("autoinc", "refint"):
+            shutil.copy(server / f"lib/{module}.so", self.folder / "modules")
+        include = self.folder / "root/usr/include/postgresql"
+        call("cc", "-O2", "-w", "-shared", "-fPIC", f"-I{include}/15/server",
+             self.folder / "source/src/test/regress/regress.c",
+             "-o", self.folder / "modules/regress.so")
 
     def steps(self):
-        program = self.folder / "root/usr/bin/stress-ng"
-        for stressor, options in self.stressors.items():
-            yield Step(stressor, [program, "--verify", "--temp-path", ".", "--timeout", "20s",
-                                  f"--{stressor}", "2", *options.split()],
-                       read_stress_ng, self.folder, self.libraries())
+        server = self.folder / "root/usr/lib/postgresql/15"
+        unprivileged = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] \
+            if os.geteuid() == 0 else []
+        for name, (kind, program, tests) in self.schedules.items():
+            folder = self.folder / "source/src/test" / kind
+            script = ('"$@" --outputdir="$TMPDIR" --temp-instance="$TMPDIR/instance" ||'
+                      ' { cat "$TMPDIR/regression.diffs"; exit 1; }')
+            yield Step(name, [*unprivileged, "sh", "-c", script, "sh",
+                              server / f"lib/pgxs/src/test/{kind}/{program}",
+                              f"--bindir={server}/bin", f"--inputdir={folder}",
+                              f"--dlpath={self.folder}/modules", "--no-locale", "--encoding=UTF8",
+                              *tests.split()], read_pg_regress, folder, self.libraries())
 
 
-class Mimalloc(Suite):
-    """mimalloc's stress test on malloc itself: threads hand blocks on, each with its content."""
+class RocksDb(Suite):
+    """RocksDB's db_bench with checks of what it reads; db_stress is in no package."""
 
-    name, title, home = "mimalloc", "mimalloc, `test-stress` on `malloc`", "mimalloc"
-    quick = ("4 threads",)
+    name, title, home = "rocksdb", "RocksDB, `db_bench`, `ldb`", "rocksdb"
+    quick = ("mergers",)
+    runs = {
+        "fill, read": "--threads=1 --num=50000 --benchmarks=fillseq,readrandom,overwrite,"
+                      "readrandom,readreverse,verifychecksum,compact,readrandom,seekrandom,"
+                      "deleterandom,readrandom,verifychecksum",
+        "large cache": "--threads=1 --num=20000 --cache_size=134217728 --benchmarks=fillrandom,"
+                       "readrandom,readrandom,multireadrandom,updaterandom,appendrandom,readrandom,"
+                       "verifychecksum",
+        "mergers": "--threads=1 --num=50000 --merge_operator=uint64add --value_size=8 "
+                   "--benchmarks=fillseq,mergerandom,readrandom,readrandommergerandom,compact,"
+                   "readrandom,verifychecksum",
+        "4 threads": "--threads=4 --num=20000 --benchmarks=fillrandom,readrandom,"
+                     "overwrite,readrandom,seekrandom,compact,readrandom,verifychecksum",
+    }
 
     def fetch(self):
-        unpack_source(self.folder, "mimalloc")
-        call("cc", "-O2", "-DUSE_STD_MALLOC", "-Isource/include", "source/test/test-stress.c",
-             "-o", "test-stress", "-lpthread", cwd=self.folder)
+        unpack_binaries(self.folder, "rocksdb-tools", "librocksdb7.8", "libsnappy1v5",
+                        "libgflags2.2")
+
+    def version(self):
+        return next(deb.name.split("_")[1] for deb in self.folder.glob("debs/rocksdb-tools*.deb"))
 
     def steps(self):
-        for name, threads, scale, rounds in (("4 threads", 4, 20, 10), ("8 threads", 8, 50, 20),
-                                             ("32 threads", 32, 20, 20)):
-            yield Step(name, ["./test-stress", threads, scale, rounds], read_status, self.folder)
+        programs = self.folder / "root/usr/bin"
+        for name, options in self.runs.items():
+            script = '"$1" --db="$TMPDIR/db" --seed=1 $3 && "$2" --db="$TMPDIR/db" ' \
+                     'checkconsistency && "$2" --db="$TMPDIR/db" dump --count_only'
+            yield Step(name, ["sh", "-c", script, "sh", programs / "db_bench", programs / "ldb",
+                              options], read_rocksdb, self.folder, self.libraries())
 
 
-SUITES = [suite() for suite in (CPython, CPythonMalloc, Redis, Memcached, Perl, Jq, Sqlite,
-                                StressNg, Mimalloc)]
+class Pytest(Suite):
+    """Tests of a package of Python, with Debian's python3 and pytest."""
+
+    ram = "128M"
+    python = "/usr/bin/python3"
+    # What pip installs below the folder.
+    packages = ()
+
+    def install(self):
+        """Installs the packages below the folder."""
+        call(self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+             "--only-binary=:all:", "--target", self.folder / "packages", *self.packages)
+
+    def version(self):
+        return self.packages[0].rpartition("==")[2]
+
+    def step(self, name, *tests, env=None):
+        """A step of pytest."""
+        results = self.folder / f"{name.replace('/', '_')}.xml"
+
+        def read(said, status):
+            outcome = read_junit(results, said, status)
+            results.unlink(missing_ok=True)
+            return outcome
+
+        return Step(name, [self.python, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+                           f"--junitxml={results}", *tests], read, self.folder,
+                    {"PYTHONPATH": str(self.folder / "packages"), "PYTHONDONTWRITEBYTECODE": "1",
+                     **(env or {})})
+
+
+class NumPy(Pytest):
+    """NumPy's own tests, which its package brings; arrays come from malloc."""
+
+    name, title, home = "numpy", "NumPy, `numpy.test()`", "numpy"
+    quick = ("linalg",)
+    packages = ("numpy==2.2.6", "pytest==8.4.1", "hypothesis==6.135.26")
+    # Folders of tests.
+    folders = "_core lib linalg ma fft random polynomial matrixlib".split()
+
+    def fetch(self):
+        self.install()
+
+    def steps(self):
+        for folder in self.folders:
+            # Tests that want more memory than this are skipped, whatever the machine has.
+            yield self.step(folder, "-m", "not slow", f"packages/numpy/{folder}/tests",
+                            env={"NPY_AVAILABLE_MEM": "1 GB"})
+
+
+SUITES = [suite() for suite in (CPython, CPythonMalloc, Redis, Memcached, Perl, Jq, Sqlite, Git,
+                                Postgres, RocksDb, NumPy, StressNg, StressNgVm, Mimalloc, Jemalloc,
+                                Glibc)]
