@@ -5,6 +5,7 @@
 //! Never: starts the runtime; the first managed allocation does.
 //! Threads: the dynamic linker's, alone.
 
+use crate::calls::duplicate;
 use crate::memory::placement;
 use crate::process::{children, fork, unmanaged};
 use crate::{caller, real, signals, threads};
@@ -19,6 +20,7 @@ static AT_END: extern "C" fn() = at_end;
 
 extern "C" fn at_start() {
     real::resolve_all();
+    duplicate::learn();
     children::apply_setting();
     unmanaged::prepare();
     let has_address_space = deepheap::internal::has_address_space();

@@ -213,6 +213,21 @@ fn a_programs_own_new_is_called_by_the_program_only() {
 }
 
 #[test]
+fn a_program_with_its_own_malloc_gets_from_libc_what_its_own_free_can_take() {
+    let scratch = Scratch::new("own-malloc");
+    let options = ["-fno-builtin"].map(OsStr::new);
+    let program = compile_as("program", "own_malloc.c", &options, &scratch);
+    for setting in Setting::ALL {
+        holds_in(&program, setting, &scratch, "own malloc holds");
+    }
+}
+
+#[test]
+fn where_no_address_space_is_left_malloc_says_so() {
+    holds("address_space.c", "address space holds");
+}
+
+#[test]
 fn libraries_may_allocate_before_us() {
     let scratch = Scratch::new("early-library");
     let source = "early_library.c";

@@ -1,14 +1,17 @@
 //! Duplicate: functions whose result belongs to the program: `strdup`, `getline`, `asprintf` and
 //! their kin. libc would allocate the result from plain memory.
 //!
-//! Guarantees: once our constructor has run, results are managed memory. Nothing else differs from
-//! libc. Only user-mode code touches the results here, so faults are resolved as everywhere.
+//! Guarantees: once our constructor has run, results are managed memory. A program that has a
+//! `malloc` of its own gets them from there, as from libc. Nothing else differs from libc. Only
+//! user-mode code touches the results here, so faults are resolved as everywhere.
 //! Never: changes what libc allocates for itself; its own calls of these functions do not come
 //! here.
 //! Threads: any.
 
-use core::ffi::{c_char, c_int};
-use core::ptr::copy_nonoverlapping;
+use core::ffi::{c_char, c_int, c_void};
+use core::mem::{transmute, zeroed};
+use core::ptr::{copy_nonoverlapping, null_mut};
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{FILE, size_t, ssize_t, wchar_t};
 
@@ -22,8 +25,55 @@ use crate::seam;
 /// The buffer that glibc's `getdelim` starts with.
 const LINE_BYTES: usize = 120;
 
+type Malloc = unsafe extern "C" fn(usize) -> *mut c_void;
+
+/// The `malloc` that the program's calls come to, once that is known: ours, or one of its own.
+static PROGRAMS: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+/// Finds out where the program's calls of `malloc` come to. The first result does so, too, which may
+/// be of a constructor before ours; a forked child or a signal handler is not to ask the dynamic
+/// linker.
+pub fn learn() -> *mut c_void {
+    // SAFETY: a C string, and a handle that dlsym knows.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
+    let found = if object_of(found) == object_of(result as *mut c_void) {
+        ours as *mut c_void
+    } else {
+        found
+    };
+    PROGRAMS.store(found, Ordering::Relaxed);
+    found
+}
+
+/// Stands for our `malloc`, whose own address may be looked up as that of the program's.
+unsafe extern "C" fn ours(bytes: usize) -> *mut c_void {
+    deepheap::malloc(bytes).cast()
+}
+
+/// Where the loaded object with this address begins.
+fn object_of(address: *mut c_void) -> *mut c_void {
+    // SAFETY: room for the answer, of which all zero bytes are a value.
+    unsafe {
+        let mut info: libc::Dl_info = zeroed();
+        libc::dladdr(address, &mut info);
+        info.dli_fbase
+    }
+}
+
+/// The program's own `malloc`, if it has one: its own `free` will get what comes of it.
+fn programs_malloc() -> Option<Malloc> {
+    let known = PROGRAMS.load(Ordering::Relaxed);
+    let malloc = if known.is_null() { learn() } else { known };
+    // SAFETY: the dynamic linker found a function of that name, which has this type.
+    (malloc != ours as *mut c_void).then(|| unsafe { transmute::<*mut c_void, Malloc>(malloc) })
+}
+
 /// Memory for a result.
 fn result(bytes: usize) -> *mut u8 {
+    if let Some(malloc) = programs_malloc() {
+        // SAFETY: it takes any size.
+        return unsafe { malloc(bytes).cast() };
+    }
     if is_all_plain() {
         // SAFETY: glibc's malloc takes any size.
         return unsafe { plain::malloc(bytes).cast() };

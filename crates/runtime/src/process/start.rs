@@ -9,6 +9,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use deepheap_sys::errno::Errno;
+use deepheap_sys::memory::pinned_allocator::PinnedAllocator;
 use deepheap_sys::process::kept_stderr;
 use deepheap_sys::say;
 use deepheap_sys::threads::lock::Guard;
@@ -70,6 +71,12 @@ impl core::error::Error for InitError {}
 pub(crate) fn start_from_environment() -> Option<&'static Runtime> {
     let _inside = Inside::enter();
     let _blocked = Blocked::all();
+    // Before anything is allocated here.
+    if START_FAILED.load(Ordering::Relaxed) == 0 && !PinnedAllocator::has_room() {
+        START_FAILED.store(1, Ordering::Relaxed);
+        say!("no address space for the heap: raise `ulimit -v`");
+        return None;
+    }
     let attached = process::attach();
     let held = hold_start();
     if let Some(runtime) = running() {

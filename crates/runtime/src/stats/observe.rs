@@ -13,6 +13,7 @@ use deepheap_pager::{Counted, Moves, Pager, spared_ns};
 use deepheap_policy::more_ram::Waited;
 use deepheap_store::Store;
 use deepheap_sys::faults::handler_stack;
+use deepheap_sys::memory::pinned_allocator::PinnedAllocator;
 use deepheap_sys::process::{clock, environment, kept_stderr, process_status};
 use deepheap_sys::say;
 use deepheap_sys::threads::lock::Guard;
@@ -325,7 +326,9 @@ pub fn exit_summary() {
     let _blocked = Blocked::all();
     let Some(runtime) = running() else {
         look_beside(0);
-        if let Ok(config) = Config::from_environment() {
+        if PinnedAllocator::has_room()
+            && let Ok(config) = Config::from_environment()
+        {
             tell_unmanaged(config.ram);
         }
         return;

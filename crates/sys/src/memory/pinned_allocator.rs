@@ -40,6 +40,24 @@ struct Small {
 unsafe impl Send for Small {}
 
 impl PinnedAllocator {
+    /// Whether there is address space for about a mebibyte. Where Rust allocates a value and there
+    /// is none, it ends the process; who can do without asks first.
+    pub fn has_room() -> bool {
+        // A block of a chunk, which then stays, and a mapping of its own.
+        const BLOCK: Layout = Layout::new::<[u64; 1 << 11]>();
+        const MAPPING: Layout = Layout::new::<[u64; 1 << 17]>();
+        [BLOCK, MAPPING].into_iter().all(|layout| {
+            // SAFETY: sizes above 0; a block goes back with its layout.
+            unsafe {
+                let block = PinnedAllocator.alloc(layout);
+                if !block.is_null() {
+                    PinnedAllocator.dealloc(block, layout);
+                }
+                !block.is_null()
+            }
+        })
+    }
+
     /// Before a fork: no thread is in the allocator until `fork_parent` or `fork_child`.
     pub fn fork_prepare() {
         core::mem::forget(SMALL.lock());
