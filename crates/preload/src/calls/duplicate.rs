@@ -30,9 +30,8 @@ type Malloc = unsafe extern "C" fn(usize) -> *mut c_void;
 /// The `malloc` that the program's calls come to, once that is known: ours, or one of its own.
 static PROGRAMS: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// Finds out where the program's calls of `malloc` come to. The first result does so, too, which may
-/// be of a constructor before ours; a forked child or a signal handler is not to ask the dynamic
-/// linker.
+/// Finds out where the program's calls of `malloc` come to. So does the first result, which may be
+/// of a constructor before ours; a forked child or a signal handler is not to ask the dynamic linker.
 pub fn learn() -> *mut c_void {
     // SAFETY: a C string, and a handle that dlsym knows.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };

@@ -74,7 +74,8 @@ int main(int count, char **arguments) {
     size_t size = 0;
     FILE *self = fopen(path, "r");
     EXPECT(self);
-    for (int lines = 0; lines < 100 && getline(&line, &size, self) > 0; lines++) EXPECT(is_own(line));
+    for (int lines = 0; lines < 100 && getline(&line, &size, self) > 0; lines++)
+        EXPECT(is_own(line));
     EXPECT(line);
     free(line), free(folder), free(path), fclose(self);
     printf("own malloc holds%s\n", count > 9 ? " with arguments" : "");
