@@ -10,7 +10,7 @@
 
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::{transmute, zeroed};
-use core::ptr::{copy_nonoverlapping, null_mut};
+use core::ptr::{copy_nonoverlapping, null_mut, without_provenance_mut};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{FILE, size_t, ssize_t, wchar_t};
@@ -27,26 +27,21 @@ const LINE_BYTES: usize = 120;
 
 type Malloc = unsafe extern "C" fn(usize) -> *mut c_void;
 
-/// The `malloc` that the program's calls come to, once that is known: ours, or one of its own.
+/// Stands for our `malloc`: the address of our own symbol may be that of the program's.
+const OURS: *mut c_void = without_provenance_mut(1);
+/// The `malloc` that the program's calls come to, once that is known: `OURS`, or one of its own.
 static PROGRAMS: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 /// Finds out where the program's calls of `malloc` come to. So does the first result, which may be
-/// of a constructor before ours; a forked child or a signal handler is not to ask the dynamic linker.
+/// of a constructor before ours. A forked child or a signal handler is not to ask the dynamic
+/// linker.
 pub fn learn() -> *mut c_void {
     // SAFETY: a C string, and a handle that dlsym knows.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
-    let found = if object_of(found) == object_of(result as *mut c_void) {
-        ours as *mut c_void
-    } else {
-        found
-    };
+    let is_ours = object_of(found) == object_of(result as *mut c_void);
+    let found = if is_ours { OURS } else { found };
     PROGRAMS.store(found, Ordering::Relaxed);
     found
-}
-
-/// Stands for our `malloc`, whose own address may be looked up as that of the program's.
-unsafe extern "C" fn ours(bytes: usize) -> *mut c_void {
-    deepheap::malloc(bytes).cast()
 }
 
 /// Where the loaded object with this address begins.
@@ -64,7 +59,7 @@ fn programs_malloc() -> Option<Malloc> {
     let known = PROGRAMS.load(Ordering::Relaxed);
     let malloc = if known.is_null() { learn() } else { known };
     // SAFETY: the dynamic linker found a function of that name, which has this type.
-    (malloc != ours as *mut c_void).then(|| unsafe { transmute::<*mut c_void, Malloc>(malloc) })
+    (malloc != OURS).then(|| unsafe { transmute::<*mut c_void, Malloc>(malloc) })
 }
 
 /// Memory for a result.
