@@ -145,7 +145,7 @@ torture: bench-build ## Durable heaps, long: CRASH_POINTS, KILLS, POWER_CUTS, FU
 soak: ## All that hunts for faults, in turns, with settings drawn at random (HOURS=8).
 	scripts/soak.py --hours $(HOURS) $(SOAK_OPTIONS)
 
-fuzz: ## Fuzzes what reads bytes, guided by coverage (SECONDS=60 for each target; KEEP=1 keeps inputs).
+fuzz: ## Fuzzes readers of files, settings and requests, guided by coverage (SECONDS=60 each; KEEP=1).
 	scripts/fuzz.sh $(SECONDS)
 
 fuzz-short: ## The same 1000 inputs for each target, every time.

@@ -5,8 +5,7 @@
 #
 #     scripts/fuzz.sh 60                        # a minute each
 #     scripts/fuzz.sh 3600 settings map_log     # an hour each of two of them
-#     KEEP=1 scripts/fuzz.sh 600                # the fewest inputs that reach all go to fuzz/corpus
-#     SANITIZE=1 scripts/fuzz.sh 60             # with AddressSanitizer, too
+#     KEEP=1 scripts/fuzz.sh 600                # inputs that reach new code go to fuzz/corpus
 #
 # libFuzzer needs no more of rustc than LLVM's own pass that counts what runs, so the pinned
 # toolchain does. (cargo-fuzz does the same with a nightly one.)
@@ -35,11 +34,6 @@ flags=(
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares
     -Cdebug-assertions=yes -Coverflow-checks=yes -Clto=no -Cembed-bitcode=no --cfg=fuzzing
 )
-if [ -n "${SANITIZE:-}" ]; then
-    # The pinned compiler has the sanitizer, behind its name for what is not stable yet.
-    export RUSTC_BOOTSTRAP=1
-    flags+=(-Zsanitizer=address)
-fi
 # With a target of its own, what runs while building is not instrumented.
 host=$(rustc -vV | sed -n 's/^host: //p')
 RUSTFLAGS="${flags[*]}" CARGO_PROFILE_RELEASE_LTO=off "$cargo" build --release --quiet \
@@ -61,11 +55,7 @@ for target in "${targets[@]}"; do
     fi
     awk '/DONE/ { print "fuzz:   " substr($1, 2), "inputs played,", $3, $4, $7, $8 }' "$log"
     if [ -n "${KEEP:-}" ]; then
-        rm -rf "$work/kept" && mkdir "$work/kept"
-        "$fuzz" -set_cover_merge=1 -max_len=4096 "$work/kept" "fuzz/corpus/$target" "$found" \
-            >>"$log" 2>&1
-        rm -rf "fuzz/corpus/$target" && mkdir "fuzz/corpus/$target"
-        find "$work/kept" -type f -exec mv -t "fuzz/corpus/$target" {} +
+        "$fuzz" -set_cover_merge=1 -max_len=4096 "fuzz/corpus/$target" "$found" >>"$log" 2>&1
     fi
 done
 exit $failed

@@ -16,4 +16,4 @@ work=$(realpath -m "${CARGO_TARGET_DIR:-target}")/sanitize
 # Leaks are none of its business: what a test forgets ends with it.
 export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=0
 "$cargo" test --target "$host" --target-dir "$work" \
-    -p deepheap-policy -p deepheap-heap -p deepheap-store -p deepheap-fuzz "$@"
+    -p deepheap-policy -p deepheap-heap -p deepheap-store -p deepheap-fuzz

@@ -1,5 +1,5 @@
-//! Fuzz targets: what reads bytes that somebody else wrote, or takes operations in any order. A
-//! fuzzer that sees which code ran chooses the bytes; `scripts/fuzz.sh` runs it.
+//! Fuzz targets: readers of bytes that others wrote, and operations in any order. A fuzzer that
+//! sees which code ran chooses the bytes; `scripts/fuzz.sh` runs it.
 //!
 //! A target takes the bytes as they are (settings, requests, traces), or as the choices of a scene
 //! that the tests of the store play with numbers of a seed ([`Random::of_bytes`]): which bytes of a
