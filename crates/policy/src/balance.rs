@@ -256,6 +256,14 @@ pub fn fitting_part(
     (part >= PART_LEAST).then_some(part.min(PART_MOST))
 }
 
+/// The page buffer's least share of `all_bytes`. Objects that hardly become smaller in the cache
+/// take as much of RAM there, and cost a fault: the cache is for learning which of them are used.
+pub fn least_part(all_bytes: usize, cached_bytes: usize, mean_bytes: usize) -> usize {
+    let is_known = cached_bytes >= all_bytes / TELLING_PART;
+    let are_smaller = mean_bytes <= PAGE - PAGE / SMALLER_PART;
+    if is_known && !are_smaller { PART_SURE } else { PART_LEAST }
+}
+
 /// Whether what is out of RAM clearly costs more than the page buffer saves, if all objects are
 /// touched alike. Each page that the page buffer gives up costs a fault, and keeps
 /// `PAGE / mean - 1` objects from being read. What the page buffer holds is touched more, so that
@@ -290,6 +298,11 @@ impl Border {
             Some(fit) if !self.is_beyond => Border { part: self.part.min(fit.max(least)), ..self },
             _ => self,
         }
+    }
+
+    /// The border with a least share of the page buffer.
+    pub fn at_least(self, part: usize) -> Border {
+        Border { part: self.part.max(part), ..self }
     }
 
     /// The next border. So many objects have left the cache lately.
@@ -520,6 +533,15 @@ mod tests {
         // Objects of Python, and lines that two threads sort.
         assert_eq!(of(1100, 9_000, 70_000).following(Some(FIT)).part, FIT);
         assert_eq!(of(2120, 23_000, 50_000).following(Some(FIT)).part, PART_MOST);
+    }
+
+    #[test]
+    fn objects_that_do_not_compress_are_in_the_cache_on_probation_only() {
+        assert_eq!(least_part(1 << 20, 1 << 16, PAGE - PAGE / 16), PART_SURE);
+        assert_eq!(least_part(1 << 20, 1 << 16, PAGE / 2), PART_LEAST);
+        assert_eq!(least_part(1 << 20, 1 << 15, PAGE), PART_LEAST, "too few are known");
+        assert_eq!(Border::FIRST.at_least(PART_SURE).part, PART_SURE);
+        assert_eq!(Border::FIRST.at_least(PART_LEAST), Border::FIRST);
     }
 
     #[test]

@@ -115,6 +115,8 @@ pub(crate) struct Shares {
     pub(crate) mean_bytes: usize,
     /// See `balance::fitting_part`.
     pub(crate) fit: Option<usize>,
+    /// See `balance::least_part`.
+    pub(crate) least: usize,
 }
 
 /// Counts since the last decision.
@@ -289,7 +291,7 @@ impl Balancer {
             };
             border = border.next(&observed, departed);
         }
-        self.border.store(border);
+        self.border.store(border.at_least(shares.least));
     }
 }
 
@@ -303,9 +305,15 @@ mod tests {
     fn the_share_goes_where_it_pays_from_a_256th_to_seven_eighths() {
         let [page_buffer_bytes, ghost_bytes, all_bytes, cached_bytes] =
             [1, 1, 2, 1].map(|mib| mib << 20);
-        let (mean_bytes, fit) = (1 << 10, None);
-        let shares =
-            Shares { page_buffer_bytes, ghost_bytes, all_bytes, cached_bytes, mean_bytes, fit };
+        let shares = Shares {
+            page_buffer_bytes,
+            ghost_bytes,
+            all_bytes,
+            cached_bytes,
+            mean_bytes: 1 << 10,
+            fit: None,
+            least: 0,
+        };
         let after = |moves, returns, ghost_reads, departures| {
             let balancer = Balancer::new(moves);
             for _ in 0..1000 {

@@ -610,6 +610,10 @@ impl Replay {
             self.border = self.border.next(&observed, self.departed);
             self.ghost.grow(ghost_length(cached as usize));
         }
+        let (cached, cached_bytes) = self.cached_of_all();
+        let mean = cached_bytes / cached.max(1);
+        let least = balance::least_part(self.terms.pages * PAGE, cached_bytes, mean);
+        self.border = self.border.at_least(least);
         if self.border.part != before.part {
             self.limits = Limits::new(&self.terms, self.border.part);
         }
@@ -618,12 +622,17 @@ impl Replay {
 
     /// The page buffer's largest share that leaves all objects in RAM.
     fn fitting_part(&self) -> Option<usize> {
-        let sampled = self.terms.sampled as usize;
-        let cached = self.places.cached().iter().sum::<u32>() as usize * sampled;
-        let filled = (self.terms.filled as usize).max(1);
-        let cached_bytes = self.places.cached_bytes as usize * sampled / filled * 256;
-        let touched = self.places.held as usize * sampled;
+        let touched = self.places.held as usize * self.terms.sampled as usize;
+        let (cached, cached_bytes) = self.cached_of_all();
         balance::fitting_part(self.terms.pages, touched, cached, cached_bytes)
+    }
+
+    /// Cached objects, of all and not of the sample only, and bytes that they take.
+    fn cached_of_all(&self) -> (usize, usize) {
+        let sampled = self.terms.sampled as usize;
+        let filled = (self.terms.filled as usize).max(1);
+        let cached = self.places.cached().iter().sum::<u32>() as usize * sampled;
+        (cached, self.places.cached_bytes as usize * sampled / filled * 256)
     }
 }
 

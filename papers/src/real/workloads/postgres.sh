@@ -8,6 +8,8 @@ init)
     exec $as_user "$bin/initdb" -D data -A trust --no-sync
     ;;
 sort)
+    # A run that was ended early leaves it.
+    rm -f data/postmaster.pid
     exec $as_user "$bin/postgres" --single -D data -c work_mem=64GB -c shared_buffers=8MB postgres \
         <sorted.sql
     ;;

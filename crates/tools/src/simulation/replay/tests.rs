@@ -30,17 +30,19 @@ fn what_fits_is_read_never_and_what_is_zero_is_never_written() {
 }
 
 /// It is larger than the page buffer at first, and fits one that has grown. The cache is full of
-/// other objects, so that it lends nothing.
+/// other objects, so that it lends nothing. All become somewhat smaller there.
 #[test]
 fn going_round_in_a_set_that_the_page_buffer_can_hold_ends_in_it() {
     let mut replay = replay(false);
+    let touch =
+        |page, is_new| Touch { bytes: (PAGE * 3 / 4) as u16, ..touch(page, Leaves::Dirty, is_new) };
     let others = 100_000..100_000 + 20 * budget_split::LEAST as u32;
-    others.for_each(|page| replay.touch(&touch(page, Leaves::Dirty, true)));
+    others.for_each(|page| replay.touch(&touch(page, true)));
     let set = 0..(4 * budget_split::LEAST * 2 / 3) as u32;
     let mut faults = [0; 200];
     for (round, faults) in faults.iter_mut().enumerate() {
         let before = replay.counts().cached;
-        set.clone().for_each(|page| replay.touch(&touch(page, Leaves::Dirty, round == 0)));
+        set.clone().for_each(|page| replay.touch(&touch(page, round == 0)));
         *faults = replay.counts().cached - before;
     }
     assert!(faults[1] > set.len() as u64 / 4, "{faults:?}");
