@@ -69,11 +69,11 @@ pub struct Whole {
 pub type Returns = [u64; GROWTHS.len()];
 
 /// Growths of the page buffer that are weighed, in margins.
-pub const GROWTHS: [u64; 4] = [1, 3, 7, 15];
+pub const GROWTHS: [u32; 4] = [1, 3, 7, 15];
 
 /// Which growth would have kept an object that left so many whole margins ago.
 pub fn growth(margins: u64) -> Option<usize> {
-    GROWTHS.iter().position(|&most| margins <= most)
+    GROWTHS.iter().position(|&most| margins <= u64::from(most))
 }
 
 /// Bytes that the page buffer must give the cache to keep so many more objects in RAM, which have
@@ -142,7 +142,8 @@ fn shift(observed: &Traffic, part: usize, cache: f64) -> Shift {
             break;
         }
         // On average, half of another margin had left.
-        let page_buffer = saved_by_byte(kept, fault_ns, margin_bytes * (2 * margins + 1) / 2);
+        let bytes = margin_bytes * u64::from(2 * margins + 1) / 2;
+        let page_buffer = saved_by_byte(kept, fault_ns, bytes);
         if page_buffer > cache * CLEARLY {
             return Shift::ToPageBuffer(margins as usize);
         }

@@ -131,6 +131,7 @@ impl<M: Memory> Ghost<M> {
     }
 
     /// Insertions of a tick.
+    #[expect(clippy::cast_possible_truncation, reason = "fewer entries than page numbers")]
     fn tick_length(&self) -> u32 {
         (self.buckets.load(Ordering::Relaxed) * WAYS) as u32 / TICKS
     }

@@ -93,6 +93,7 @@ impl<M: Memory> History<M> {
         (taken * PIECE as usize + index.min(self.index.len())) * 4
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "at most `PIECES_MAX`, asserted above")]
     fn pieces(&self) -> u32 {
         self.ring.len() as u32 / PIECE
     }
@@ -169,16 +170,19 @@ impl<M: Memory> History<M> {
 
     /// The page's place in the index, and which one that is, if it is one of those that have one.
     fn indexed(&self, page: u32) -> Option<(&AtomicU32, usize)> {
-        let mix = |number: u32| u64::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> u32::BITS;
+        let mix = |number: u32| {
+            (u64::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> u32::BITS) as u32
+        };
         let (group, index) = (page / INDEXED_PART, page % INDEXED_PART);
         // Which one of a group differs, for those who go in equal steps.
-        if mix(group) as u32 % INDEXED_PART != index {
+        if mix(group) % INDEXED_PART != index {
             return None;
         }
         // Those that are near lie near, so that the index of a small heap takes little RAM.
         let (block, entry) = (group / BLOCK, group % BLOCK);
         let blocks = self.index.len() as u64 / u64::from(BLOCK);
-        let at = ((mix(block) * blocks) >> u32::BITS) as usize * BLOCK as usize + entry as usize;
+        let block = ((u64::from(mix(block)) * blocks) >> u32::BITS) as usize;
+        let at = block * BLOCK as usize + entry as usize;
         Some((self.index.get(at)?, at))
     }
 }

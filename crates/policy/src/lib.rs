@@ -4,6 +4,16 @@
 //! Never: takes a lock, looks at a clock, does I/O, has memory of its own that its caller should
 //! account for: the caller that makes a table hands in the memory for it.
 #![forbid(unsafe_code)]
+#![warn(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_possible_wrap,
+    clippy::cast_lossless
+)]
+#![cfg_attr(
+    test,
+    allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+)]
 
 use core::ops::Deref;
 use core::sync::atomic::AtomicU32;
@@ -29,6 +39,16 @@ pub const PAGE: usize = 4096;
 pub trait Memory: Deref<Target = [AtomicU32]> {}
 
 impl<T: Deref<Target = [AtomicU32]>> Memory for T {}
+
+/// The whole part of a number.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates: what is below 0 or no number becomes 0"
+)]
+fn whole(number: f64) -> u64 {
+    number as u64
+}
 
 #[cfg(test)]
 fn zeros(count: usize) -> Box<[AtomicU32]> {

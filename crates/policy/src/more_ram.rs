@@ -10,6 +10,8 @@
 //!
 //! Pure: observations in, a decision out.
 
+use crate::whole;
+
 /// How many steps are told apart.
 pub const STEPS: usize = 16;
 /// A step is the budget divided by this.
@@ -84,7 +86,7 @@ fn share_without(waited: &Waited, spared_ns: u64) -> u64 {
     let rest = 1.0 - spared_ns.min(waited.stall_ns) as f64 / waited.stall_ns.max(1) as f64;
     let waits = share * rest;
     let run = (1.0 - share + waits).max(1e-9);
-    (waits / run * WHOLE_PPM as f64) as u64
+    whole(waits / run * WHOLE_PPM as f64)
 }
 
 #[cfg(test)]

@@ -17,7 +17,9 @@ use crate::stride::Walks;
 use crate::trail::Trails;
 
 /// Pages fetched together at most.
-pub const WINDOW_MAX: u32 = 64;
+pub const WINDOW_MAX: u32 = WINDOW_FULL as u32;
+/// The same, as a sequence keeps it.
+const WINDOW_FULL: u8 = 64;
 /// Stretches asked for ahead at most.
 pub const AHEAD_MAX: u32 = 3;
 
@@ -59,10 +61,15 @@ impl Direction {
     }
 
     /// So many pages, at most a few windows, as a number that is negative downwards.
+    #[expect(clippy::cast_possible_truncation, reason = "a few windows are a few hundred pages")]
     pub fn signed(self, pages: u32) -> i16 {
+        i16::from(self.sign()) * pages as i16
+    }
+
+    fn sign(self) -> i8 {
         match self {
-            Direction::Up => pages as i16,
-            Direction::Down => -(pages as i16),
+            Direction::Up => 1,
+            Direction::Down => -1,
         }
     }
 
@@ -137,7 +144,7 @@ impl Sequence {
 
     /// Notes that pages up to `end` were asked for ahead.
     pub fn ask_until(self, end: u32) -> Sequence {
-        Sequence { expected: end, window: WINDOW_MAX as u8, asks: true, ..self }
+        Sequence { expected: end, window: WINDOW_FULL, asks: true, ..self }
     }
 
     /// Notes that `fetched` pages from `page` on were installed.
@@ -155,8 +162,8 @@ impl Sequence {
                 let window = if is_exact { self.window * 2 } else { self.window / 2 };
                 Sequence {
                     expected: direction.after(page, fetched),
-                    window: window.clamp(2, WINDOW_MAX as u8),
-                    step: direction.signed(1) as i8,
+                    window: window.clamp(2, WINDOW_FULL),
+                    step: direction.sign(),
                     asks: false,
                 }
             }

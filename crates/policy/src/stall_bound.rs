@@ -26,7 +26,7 @@
 
 use core::time::Duration;
 
-use crate::PAGE;
+use crate::{PAGE, whole};
 
 /// Run time after which what was seen is judged, unless it is far above the bound before.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -120,7 +120,7 @@ impl StallBound {
 
     /// Bytes of RAM that pages get if so many are touched.
     pub fn bytes(&self, touched: u64) -> u64 {
-        (self.part * touched as f64) as u64 * PAGE as u64
+        whole(self.part * touched as f64) * PAGE as u64
     }
 
     /// Takes into account what was observed, and decides.

@@ -83,8 +83,8 @@ impl Walks {
             walk.offsets = before.offsets.saturating_add(1);
             walk.asked = before.asked.saturating_sub(1);
         } else if begins(&before) {
-            // It is at most `STEP_MAX`.
-            walk.step = page.wrapping_sub(before.last) as i32 as i8;
+            // It is at most `STEP_MAX`, so the low byte is all of it.
+            walk.step = page.wrapping_sub(before.last).to_le_bytes()[0].cast_signed();
             walk.offsets = 1;
         }
         let mut ahead = None;

@@ -15,6 +15,8 @@
 
 use core::time::Duration;
 
+use crate::whole;
+
 /// Pages of a head before anything is measured.
 const HEAD_UNKNOWN: u64 = 64;
 /// Pages that go to the second tier together at least: 64 KiB, of which the way there is a small
@@ -166,7 +168,7 @@ impl Allowance {
         let more = pages_in(run_ns) + self.rest;
         self.rest = more.fract();
         let most = pages_in(SAVED.as_nanos() as f64).max(SAVED_PAGES);
-        (more as u64, most as u64)
+        (whole(more), whole(most))
     }
 }
 

@@ -20,9 +20,9 @@ use crate::Memory;
 use crate::history::{History, Writer};
 
 /// Pages that are asked for together at most, ...
-const WINDOW: usize = 32;
+const WINDOW: u8 = 32;
 /// ... and where some of them are slow. Four times that fit a byte, one window a fetcher's call.
-const WINDOW_MAX: usize = 63;
+const WINDOW_MAX: u8 = 63;
 /// Windows of that size that a trail is ahead of the thread at most.
 const WINDOWS_AHEAD: usize = 4;
 
@@ -44,7 +44,7 @@ const CACHE_PART_SLOW: usize = 16;
 /// How many pages may be asked for ahead at a time, by the pages that the cache holds.
 pub fn most_ahead(cache: usize, is_slow: bool) -> usize {
     let (part, window) = if is_slow { (CACHE_PART_SLOW, WINDOW_MAX) } else { (CACHE_PART, WINDOW) };
-    (cache / part).clamp(WINDOW_MIN.into(), WINDOWS_AHEAD * window)
+    (cache / part).clamp(WINDOW_MIN.into(), WINDOWS_AHEAD * usize::from(window))
 }
 
 /// A sequence of the history, or the place where one may begin.
@@ -87,8 +87,7 @@ impl Trail {
             .find_map(|(passed, (it, after))| (it == page).then_some((passed, after)))?;
         let was_asked = passed < usize::from(self.asked);
         self.at = after;
-        // It is at most `asked`.
-        self.asked -= (passed + 1).min(self.asked.into()) as u8;
+        self.asked = self.asked.saturating_sub(u8::try_from(passed + 1).unwrap_or(u8::MAX));
         self.missed = 0;
         Some(was_asked)
     }
@@ -97,14 +96,14 @@ impl Trail {
 /// Pages to bring, the nearest first.
 #[derive(Clone, Copy, Debug)]
 pub struct Ahead {
-    pages: [u32; WINDOW_MAX],
-    count: usize,
+    pages: [u32; WINDOW_MAX as usize],
+    count: u8,
 }
 
 impl Ahead {
     /// The pages.
     pub fn pages(&self) -> &[u32] {
-        &self.pages[..self.count]
+        &self.pages[..usize::from(self.count)]
     }
 }
 
@@ -132,7 +131,7 @@ impl Trails {
         most: usize,
     ) -> Option<Ahead> {
         // A thread may fault in the memory of several heaps.
-        let whose = (core::ptr::from_ref(history).addr() / align_of_val(history)) as u32;
+        let whose = bits_of_address(history);
         if self.whose != whose {
             *self = Trails { whose, ..Trails::default() };
         }
@@ -142,9 +141,10 @@ impl Trails {
             return None;
         }
         let trail = &mut self.trail;
-        let mut ahead = Ahead { pages: [0; WINDOW_MAX], count: 0 };
+        let mut ahead = Ahead { pages: [0; WINDOW_MAX as usize], count: 0 };
         let asked = usize::from(trail.asked);
-        let full = (most / WINDOWS_AHEAD).clamp(WINDOW_MIN.into(), WINDOW_MAX) as u8;
+        let full = u8::try_from(most / WINDOWS_AHEAD).unwrap_or(u8::MAX);
+        let full = full.clamp(WINDOW_MIN, WINDOW_MAX);
         let is_time = match trail.window < full {
             true => trail.asked <= trail.window / 2,
             false => asked + usize::from(full) <= most,
@@ -164,7 +164,7 @@ impl Trails {
                 *place = page;
                 ahead.count += 1;
             }
-            trail.asked += ahead.count as u8;
+            trail.asked += ahead.count;
             if trail.window < WINDOW_MIN {
                 *trail = Trail::default();
                 ahead.count = 0;
@@ -175,7 +175,7 @@ impl Trails {
 
     /// Notes that so many of the pages that `fault` has answered are being brought.
     pub fn bring(&mut self, count: usize) {
-        self.unused = self.unused.saturating_add(count as u16);
+        self.unused = self.unused.saturating_add(u16::try_from(count).unwrap_or(u16::MAX));
     }
 
     /// Follows the trail; or another one, once that is known. Whether the fault is on it.
@@ -205,6 +205,12 @@ impl Trails {
     }
 }
 
+/// Bits of a history's address, as they tell it from others.
+#[expect(clippy::cast_possible_truncation, reason = "the low half")]
+fn bits_of_address(history: &History<impl Memory>) -> u32 {
+    (core::ptr::from_ref(history).addr() / align_of_val(history)) as u32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,8 +220,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashSet;
 
-    const MOST: usize = WINDOWS_AHEAD * WINDOW;
-    const MOST_SLOW: usize = WINDOWS_AHEAD * WINDOW_MAX;
+    const MOST: usize = WINDOWS_AHEAD * WINDOW as usize;
+    const MOST_SLOW: usize = WINDOWS_AHEAD * WINDOW_MAX as usize;
 
     type Of = History<Box<[AtomicU32]>>;
 
@@ -452,7 +458,7 @@ mod tests {
                 }
                 let trail = trails.trail;
                 prop_assert!(usize::from(trail.asked) <= MOST_SLOW, "{:?}", trail);
-                prop_assert!(usize::from(trail.window) <= WINDOW_MAX);
+                prop_assert!(trail.window <= WINDOW_MAX);
             }
         }
     }
