@@ -23,7 +23,7 @@ use crate::page::{PAGE, PAGES_PER_SPAN, PageNo, SPAN, SPAN_SHIFT};
 use crate::saved::tables::RawHead;
 use crate::slabs::central_list::CentralList;
 use crate::slabs::size_class::{
-    GRAIN, PAGES_PER_SLAB, SIZE_CLASSES, SMALL_CLASSES, SMALL_MAX, aligned_class_of,
+    GRAIN, LAST_SMALL, PAGES_PER_SLAB, SIZE_CLASSES, SMALL_CLASSES, SMALL_MAX, aligned_class_of,
     medium_class_of, small_class_of,
 };
 use crate::slabs::thread_cache::{CacheMemory, Caches, Push, ThreadCache};
@@ -61,7 +61,7 @@ impl Heap {
         let populated = Populated::default();
         let slabs = (region_len >> SPAN_SHIFT) * (PAGES_PER_SPAN / PAGES_PER_SLAB);
         let lists: errno::Result<Box<[_]>> =
-            (1..=SMALL_CLASSES as u8).map(|it| CentralList::new(it, slabs, &populated)).collect();
+            (1..=LAST_SMALL).map(|it| CentralList::new(it, slabs, &populated)).collect();
         Ok(Heap {
             map: AddressMap::new(region_base, region_len, &populated)?,
             lists: lists?,

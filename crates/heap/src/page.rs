@@ -5,6 +5,8 @@
 //! Never: touches the page.
 //! Threads: plain values.
 
+use deepheap_sys::narrow::Narrow;
+
 /// log2 of [`PAGE`].
 pub const PAGE_SHIFT: u32 = 12;
 /// Bytes in a page.
@@ -37,7 +39,6 @@ impl From<usize> for PageNo {
     /// The page at `index`; regions have at most 2^30 pages, so the number always fits.
     #[inline]
     fn from(index: usize) -> Self {
-        debug_assert!(index <= u32::MAX as usize);
-        Self(index as u32)
+        Self(index.to_u32())
     }
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use deepheap_sys::errno::Result;
 use deepheap_sys::memory::pinned_array::{PinnedArray, Zeroed};
+use deepheap_sys::narrow::Narrow;
 
 use crate::page::PAGE;
 
@@ -132,7 +133,7 @@ impl<T: Saved> Pages for Table<T> {
                 for (copy, word) in bytes.chunks_exact_mut(8).zip(words) {
                     copy.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
                 }
-                each(number as u32, &bytes);
+                each(number.to_u32(), &bytes);
             }
         }
     }

@@ -14,6 +14,7 @@ pub mod faults;
 pub mod files;
 pub mod memory;
 pub mod moving_mean;
+pub mod narrow;
 pub mod process;
 pub mod random;
 pub mod raw_call;

@@ -23,6 +23,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use deepheap_sys::memory::pinned_array::Zeroed;
+use deepheap_sys::narrow::Narrow;
 
 use crate::objects::shape::Shape;
 use crate::table::Saved;
@@ -88,12 +89,12 @@ const _: () = {
 impl Chunk {
     /// Writes everything of an unused chunk but its state.
     pub fn shape_as(&self, first: usize, slots: usize, shape: Shape, blocks: u64) {
-        self.first.store(first as u32, Relaxed);
-        self.pages.store((slots * shape.stride as usize) as u32, Relaxed);
+        self.first.store(first.to_u32(), Relaxed);
+        self.pages.store((slots * shape.stride as usize).to_u32(), Relaxed);
         self.stride.store(shape.stride, Relaxed);
         self.tail.store(shape.tail, Relaxed);
         self.batch.store(shape.batch, Relaxed);
-        self.blocks.store(blocks as u32, Relaxed);
+        self.blocks.store(blocks.to_u32(), Relaxed);
     }
 
     /// Its first page.

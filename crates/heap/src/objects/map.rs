@@ -10,6 +10,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use deepheap_sys::errno::Result;
+use deepheap_sys::narrow::Narrow;
 
 use crate::objects::chunk::{Chunk, PAGES_PER_GROUP};
 use crate::objects::shape::{LANE_BYTES, LANES, PAGES_PER_LANE};
@@ -135,7 +136,7 @@ impl ObjectMap {
         if !within.is_multiple_of(shape.stride as usize) {
             return None;
         }
-        let byte = (offset % PAGE).checked_sub(self.kept_offset(page))? as u32;
+        let byte = (offset % PAGE).checked_sub(self.kept_offset(page))?.to_u32();
         let slot = if byte == 0 { 0 } else { byte / (shape.tail / shape.batch).max(1) };
         let starts_here = slot < shape.batch && slot * (shape.tail / shape.batch) == byte;
         starts_here.then_some(ObjectAt { chunk: id, page, slot })

@@ -23,6 +23,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, fence};
 
 use deepheap_sys::errno;
 use deepheap_sys::memory::pinned_array::Zeroed;
+use deepheap_sys::narrow::Narrow;
 use deepheap_sys::threads::lock::{Guard, Lock};
 
 use crate::objects::chunk::{Chunk, ChunkState, PAGES_PER_GROUP, add, subtract};
@@ -142,7 +143,7 @@ impl Pools {
         let found = ground.map.open.first(from..first + chunk.pages());
         debug_assert!(found.is_some(), "a listed chunk has room");
         let page = found.ok_or(Shortage::TooLarge)?;
-        chunk.hint.store((page - first) as u32, Relaxed);
+        chunk.hint.store((page - first).to_u32(), Relaxed);
         let (slot, first_on_page, last_on_page) = match shape.batch {
             1 => (0, true, true),
             batch => {
@@ -166,7 +167,7 @@ impl Pools {
                 self.unlist(ground.map, pool, id);
             }
         }
-        let index = ((page - first) as u32 / shape.stride) * shape.batch + slot;
+        let index = ((page - first).to_u32() / shape.stride) * shape.batch + slot;
         let fresh = index >= chunk.fresh.load(Relaxed);
         if fresh {
             chunk.fresh.store(index + 1, Relaxed);
@@ -260,7 +261,7 @@ impl Pools {
     fn open(&self, map: &ObjectMap, pool: &Pool, place: ObjectAt) {
         let chunk = map.chunk(place.chunk);
         map.open.set(place.page..place.page + 1);
-        let within = (place.page - chunk.first()) as u32;
+        let within = (place.page - chunk.first()).to_u32();
         chunk.hint.store(chunk.hint.load(Relaxed).min(within), Relaxed);
         if add(&chunk.open, 1) == 1 {
             self.list(map, pool, place.chunk);
@@ -273,7 +274,7 @@ impl Pools {
         debug_assert_eq!(chunk.busy.load(Relaxed), 0);
         self.unlist(ground.map, pool, id);
         ground.map.open.clear(chunk.range());
-        let objects = chunk.slots() as u32 * chunk.shape().batch;
+        let objects = chunk.slots().to_u32() * chunk.shape().batch;
         subtract(&pool.objects, objects);
         ground.space.put_idle(ground.map, id);
     }
@@ -311,7 +312,7 @@ impl Pools {
             let starts = (0..slots).map(|slot| first + slot * stride);
             starts.for_each(|page| ground.map.open.set(page..page + 1));
         }
-        chunk.pool.store(number as u32, Relaxed);
+        chunk.pool.store(number.to_u32(), Relaxed);
         chunk.fresh.store(0, Relaxed);
         chunk.set_state(ChunkState::Pooled);
         self.take_in(ground.map, number, id, Counts { open: slots, busy: 0, live: 0 });
@@ -322,10 +323,10 @@ impl Pools {
     fn take_in(&self, map: &ObjectMap, number: usize, id: ChunkId, counts: Counts) {
         self.used[number / 64].fetch_or(1 << (number % 64), Relaxed);
         let (pool, chunk) = (self.pools.cell(number), map.chunk(id));
-        add(&pool.objects, chunk.slots() as u32 * chunk.shape().batch);
+        add(&pool.objects, chunk.slots().to_u32() * chunk.shape().batch);
         pool.live.fetch_add(counts.live, Relaxed);
-        chunk.open.store(counts.open as u32, Relaxed);
-        chunk.busy.store(counts.busy as u32, Relaxed);
+        chunk.open.store(counts.open.to_u32(), Relaxed);
+        chunk.busy.store(counts.busy.to_u32(), Relaxed);
         chunk.hint.store(0, Relaxed);
         if counts.open > 0 {
             self.list(map, pool, id);

@@ -12,6 +12,8 @@
 //! Never: allocates, blocks.
 //! Threads: plain values.
 
+use deepheap_sys::narrow::Narrow;
+
 use crate::page::{PAGE, PAGE_SHIFT};
 
 /// Objects of fewer bytes share a page.
@@ -50,7 +52,7 @@ impl Shape {
         if alone.stride > 1 || bytes >= BATCH_BELOW {
             return Some(alone);
         }
-        let batch = BATCH_BELOW.div_ceil(bytes) as u32;
+        let batch = BATCH_BELOW.div_ceil(bytes).to_u32();
         Some(Shape { batch, tail: batch * alone.tail, ..alone })
     }
 
@@ -61,7 +63,7 @@ impl Shape {
         if alone.stride > 1 || alone.tail as usize > LANE_BYTES {
             return None;
         }
-        let batch = (LANE_BYTES as u32 / alone.tail).min(BATCH_MAX as u32);
+        let batch = (LANE_BYTES / alone.tail as usize).min(BATCH_MAX).to_u32();
         Some(Shape { batch, tail: batch * alone.tail, ..alone })
     }
 
@@ -70,7 +72,7 @@ impl Shape {
         let bytes = rounded(size)?;
         let stride = u32::try_from(bytes.div_ceil(PAGE)).ok()?;
         let before = (stride as usize - 1) << PAGE_SHIFT;
-        Some(Shape { stride, tail: (bytes - before) as u32, batch: 1 })
+        Some(Shape { stride, tail: (bytes - before).to_u32(), batch: 1 })
     }
 
     /// Bytes of an object: the size asked for, rounded up to 8.

@@ -9,6 +9,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use deepheap_sys::errno;
+use deepheap_sys::narrow::Narrow;
 use deepheap_sys::threads::lock::Lock;
 
 use crate::objects::chunk::{ChunkState, PAGES_PER_GROUP};
@@ -74,7 +75,7 @@ impl ObjectSpace {
         let mut slots = slots.max(least);
         while shape.blocks(slots) > free {
             if slots == least {
-                return Err(Shortage::ObjectBlocks((shape.blocks(least) - free) as usize));
+                return Err(Shortage::ObjectBlocks((shape.blocks(least) - free).to_usize()));
             }
             slots = (slots / 2).max(least);
         }

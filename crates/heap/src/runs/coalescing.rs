@@ -11,6 +11,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 
 use deepheap_sys::errno;
+use deepheap_sys::narrow::Narrow;
 use deepheap_sys::threads::lock::Lock;
 
 use crate::outcome::{FreedRun, Shortage};
@@ -85,14 +86,14 @@ impl DirtyFree {
     /// Adds `dirty` pages in the span of `page`.
     pub fn add(&self, page: usize, dirty: usize) {
         if dirty > 0 {
-            self.spans.cell(page / PAGES_PER_SPAN).fetch_add(dirty as u32, Ordering::Relaxed);
+            self.spans.cell(page / PAGES_PER_SPAN).fetch_add(dirty.to_u32(), Ordering::Relaxed);
             self.all.fetch_add(dirty, Ordering::Relaxed);
         }
     }
 
     pub fn sub(&self, page: usize, dirty: usize) {
         if dirty > 0 {
-            self.spans[page / PAGES_PER_SPAN].fetch_sub(dirty as u32, Ordering::Relaxed);
+            self.spans[page / PAGES_PER_SPAN].fetch_sub(dirty.to_u32(), Ordering::Relaxed);
             self.all.fetch_sub(dirty, Ordering::Relaxed);
         }
     }
@@ -291,7 +292,7 @@ impl Coalescing {
         self.grant.commit(pages - dirty)?;
         self.take_whole(span, count, at + pages);
         self.dirty.set_run(at..at + pages);
-        self.huge[span].store(count as u32, Ordering::Relaxed);
+        self.huge[span].store(count.to_u32(), Ordering::Relaxed);
         Ok((at, dirty == 0))
     }
 

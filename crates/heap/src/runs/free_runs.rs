@@ -14,14 +14,15 @@
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use deepheap_sys::errno::Result;
+use deepheap_sys::narrow::Narrow;
 
 use crate::page::PAGES_PER_SPAN;
 use crate::runs::tags::{RunState, RunTags};
 use crate::table::{Populated, Table};
 
-const BINS: usize = 97;
+const BINS: usize = WHOLE as usize + 1;
 /// The bin of an entirely free span.
-const WHOLE: u8 = (BINS - 1) as u8;
+const WHOLE: u8 = 96;
 /// The heads of spans are stored so many bytes apart, so that those of one span never straddle a
 /// page.
 const HEADS_STRIDE: usize = 128;
@@ -56,17 +57,17 @@ pub(crate) struct Fit {
 fn bin_of(pages: usize) -> u8 {
     debug_assert!((1..=PAGES_PER_SPAN).contains(&pages));
     if pages < 16 {
-        return pages as u8;
+        return pages.to_u8();
     }
     let doubling = pages.ilog2();
     let eighth = (pages >> (doubling - 3)) & 7;
-    (16 + (doubling as usize - 4) * 8 + eighth) as u8
+    (16 + (doubling as usize - 4) * 8 + eighth).to_u8()
 }
 
 /// The lowest bin whose every entry has at least `pages` pages.
 fn ample_bin(pages: usize) -> u8 {
     if pages < 16 {
-        return pages as u8;
+        return pages.to_u8();
     }
     bin_of((pages + (1 << (pages.ilog2() - 3)) - 1).min(PAGES_PER_SPAN))
 }
@@ -91,7 +92,7 @@ impl FreeRuns {
             return self.set_in_use(span, WHOLE);
         }
         let head_at = span * HEADS_STRIDE + bin as usize;
-        let name = (first % PAGES_PER_SPAN + 1) as u16;
+        let name = (first % PAGES_PER_SPAN + 1).to_u16();
         let head = self.heads.cell(head_at);
         let next = head.load(Relaxed);
         self.set_links(first, next, 0);
@@ -139,7 +140,7 @@ impl FreeRuns {
         word.store(word.load(Relaxed) & !(1 << (bin % 64)), Relaxed);
         if bin == self.top[span].load(Relaxed) {
             let used = self.bins_in_use(span);
-            self.set_top(span, if used == 0 { 0 } else { 127 - used.leading_zeros() as u8 });
+            self.set_top(span, if used == 0 { 0 } else { 127 - used.leading_zeros().to_u8() });
         }
     }
 
@@ -276,6 +277,7 @@ impl FreeRuns {
         self.links.cell(page)
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "the low half")]
     fn links(&self, page: usize) -> (u16, u16) {
         let links = self.links[page].load(Relaxed);
         (links as u16, (links >> 16) as u16)

@@ -8,6 +8,8 @@
 
 use core::sync::atomic::{Ordering, fence};
 
+use deepheap_sys::narrow::Narrow;
+
 use crate::outcome::{FreedRun, Shortage, Shrunk};
 use crate::page::{PAGES_PER_SPAN, PageNo};
 use crate::runs::coalescing::{Coalescing, HUGE_BODY};
@@ -55,7 +57,7 @@ impl Coalescing {
             self.dirty_free.sub(span_end - 1, self.dirty.count(end..rest_end));
             self.take_whole(span + huge_spans, following, new_end);
             self.dirty.set_run(end..new_end);
-            self.huge[span].store((huge_spans + following) as u32, Ordering::Relaxed);
+            self.huge[span].store((huge_spans + following).to_u32(), Ordering::Relaxed);
         } else {
             self.split(end, following, end, pages - old);
             self.dirty_free.sub(end, dirty);
@@ -103,8 +105,8 @@ impl Coalescing {
             let kept_spans = kept / PAGES_PER_SPAN;
             let cut_spans = huge_spans - kept_spans;
             debug_assert_eq!(self.huge[span + kept_spans].load(Ordering::Relaxed), HUGE_BODY);
-            self.huge[span].store(kept_spans as u32, Ordering::Relaxed);
-            self.huge[span + kept_spans].store(cut_spans as u32, Ordering::Relaxed);
+            self.huge[span].store(kept_spans.to_u32(), Ordering::Relaxed);
+            self.huge[span + kept_spans].store(cut_spans.to_u32(), Ordering::Relaxed);
         }
         self.live_pages.clear(cut..first + old);
         self.run_pages.fetch_sub(old - kept, Ordering::Relaxed);

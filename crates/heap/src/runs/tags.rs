@@ -24,6 +24,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use deepheap_sys::errno::Result;
+use deepheap_sys::narrow::Narrow;
 
 use crate::page::PAGE;
 use crate::table::{Populated, Table};
@@ -115,7 +116,7 @@ impl RunTags {
 
 fn pack(state: RunState, pages: usize) -> u32 {
     debug_assert!(pages <= RUN_PAGES_MAX);
-    (state as u32) << LENGTH_BITS | pages as u32
+    (state as u32) << LENGTH_BITS | pages.to_u32()
 }
 
 fn unpack(tag: u32) -> (RunState, usize) {

@@ -129,7 +129,7 @@ impl Heap {
             check(fits, "impossible: the class or use of slab", slab)?;
             if used == 0 {
                 // Its pages may have been all zero, and not been kept.
-                slabs.mark(slab, class as u8);
+                slabs.mark(slab, slabs.class_of(slab));
             }
             self.lists[class - 1].adopt(&mut lists[class - 1], slab, used);
             found += 1;

@@ -25,6 +25,7 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 use std::collections::BTreeSet;
 
+use deepheap_sys::narrow::Narrow;
 use deepheap_sys::threads::lock::Lock;
 
 use crate::address_map::AddressMap;
@@ -66,7 +67,7 @@ impl Lost {
 
     /// Whether the cell of so many bytes is.
     fn has(&self, table: u32, cell: usize, bytes: usize) -> bool {
-        self.0.contains(&(table, (cell * bytes / PAGE) as u32))
+        self.0.contains(&(table, (cell * bytes / PAGE).to_u32()))
     }
 
     /// The pages of the table that are.
@@ -196,7 +197,7 @@ impl Mending<'_> {
                 span += 1;
                 continue;
             }
-            store(span, count as u32);
+            store(span, count.to_u32());
             (span + 1..span + count).for_each(|body| store(body, HUGE_BODY));
             span += count;
         }
@@ -303,7 +304,7 @@ impl Mending<'_> {
             }
             let bits = table[slab * words..(slab + 1) * words].iter();
             let used: u32 = bits.map(|word| word.load(Relaxed).count_ones()).sum();
-            slabs.used.cell(slab).store(used as u16, Relaxed);
+            slabs.used.cell(slab).store(used.to_u16(), Relaxed);
         }
         filled
     }

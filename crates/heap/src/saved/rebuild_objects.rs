@@ -12,6 +12,8 @@
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
+use deepheap_sys::narrow::Narrow;
+
 use crate::objects::Objects;
 use crate::objects::chunk::{Chunk, ChunkState, PAGES_PER_GROUP};
 use crate::objects::map::{ChunkId, ObjectMap};
@@ -30,8 +32,9 @@ impl Objects {
         spans: usize,
         chunks_end: usize,
     ) -> Result<usize, BadTables> {
+        let chunks_end: ChunkId = chunks_end.to_u32();
         let mut live_pages = 0;
-        for id in 1..chunks_end as ChunkId {
+        for id in 1..chunks_end {
             let chunk = self.map.chunk(id);
             check(chunk.has_state(), "no such state: that of chunk", id as usize)?;
             if chunk.state() == ChunkState::Unused {
@@ -54,7 +57,7 @@ impl Objects {
                 }
             }
         }
-        self.space.adopt_spans(&self.map, spans, chunks_end as ChunkId);
+        self.space.adopt_spans(&self.map, spans, chunks_end);
         Ok(live_pages)
     }
 

@@ -11,6 +11,8 @@
 
 use core::fmt;
 
+use deepheap_sys::narrow::Narrow;
+
 use crate::objects::chunk::{Chunk, PAGES_PER_GROUP};
 use crate::page::{PAGE, PAGES_PER_SPAN};
 use crate::slabs::bits::{LINE_WORDS, SHEET_WORDS};
@@ -96,9 +98,11 @@ tables! {
 }
 
 impl SavedTable {
-    /// Its number and pages in a region of `spans` spans.
+    /// Its number and pages in a region of `spans` spans. A forged file may tell of more spans than
+    /// there can be: then it has more pages than any table.
     pub fn shape(&self, spans: usize) -> TableShape {
-        TableShape { id: self.id, pages: (self.bytes)(spans).div_ceil(PAGE) as u32 }
+        let pages = (self.bytes)(spans).div_ceil(PAGE);
+        TableShape { id: self.id, pages: u32::try_from(pages).unwrap_or(u32::MAX) }
     }
 }
 
@@ -146,9 +150,9 @@ impl Head {
     pub fn parse(words: RawHead, base: usize, bytes: usize) -> Result<Head, BadTables> {
         let [magic, version, ..] = words;
         check(magic == MAGIC, "no heap's head is page", 0)?;
-        check(version == VERSION, "tables have the unknown version", version as usize)?;
+        check(version == VERSION, "tables have the unknown version", version.to_usize())?;
         let [_, _, region_base, region_bytes, spans_begun, chunks_end] =
-            words.map(|word| word as usize);
+            words.map(Narrow::to_usize);
         check(region_base == base, "the tables are of a heap at address", region_base)?;
         check(region_bytes == bytes, "the tables are of a region with bytes", region_bytes)?;
         let spans = bytes / PAGE / PAGES_PER_SPAN;
@@ -174,6 +178,13 @@ mod tests {
         assert!(expected.eq(found.map(|row| row + "|")), "{rows:#?}");
         let version = format!("Tables of a durable heap have version {VERSION}.");
         assert!(document.contains(&version), "{version}");
+    }
+
+    /// If its number of pages were cut off, it would be that of a region of one span.
+    #[test]
+    fn a_table_that_is_too_large_for_any_region_is_like_no_table() {
+        let tags = TABLES.iter().find(|table| table.id == RUN_TAGS).expect("a table");
+        assert_eq!((tags.shape(1).pages, tags.shape(1 | 1 << 28).pages), (16, u32::MAX));
     }
 
     #[test]

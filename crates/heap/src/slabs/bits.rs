@@ -13,6 +13,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 use deepheap_sys::errno::Result;
+use deepheap_sys::narrow::Narrow;
 
 use crate::page::PAGE;
 use crate::slabs::size_class::{GRAIN, SIZE_CLASSES, SLAB, SizeClass};
@@ -103,7 +104,7 @@ impl Slabs {
             word.store(old | taken, Ordering::Release);
         }
         debug_assert_eq!(left, 0);
-        self.used[slab].store((self.used(slab) + count) as u16, Ordering::Relaxed);
+        self.used[slab].store((self.used(slab) + count).to_u16(), Ordering::Relaxed);
     }
 
     /// Marks the objects free whose bits in word `word` are in `mask`; returns those that were
@@ -114,7 +115,7 @@ impl Slabs {
         let old = bits.load(Ordering::Relaxed);
         bits.store(old & !mask, Ordering::Release);
         let freed = (old & mask).count_ones() as usize;
-        self.used[slab].store((self.used(slab) - freed) as u16, Ordering::Relaxed);
+        self.used[slab].store((self.used(slab) - freed).to_u16(), Ordering::Relaxed);
         old & mask
     }
 

@@ -22,10 +22,14 @@ pub(crate) const GRAIN: usize = 16;
 pub(crate) const SMALL_MAX: usize = 16 << 10;
 /// Largest size that has a class.
 pub(crate) const MEDIUM_MAX: usize = 1 << 20;
-/// Number of small classes, numbered from 1.
-pub(crate) const SMALL_CLASSES: usize = 64;
-/// Number of classes; class 0 means "none".
-pub(crate) const CLASSES: usize = SMALL_CLASSES + 44;
+/// The last small class; they are numbered from 1, and class 0 means "none".
+pub(crate) const LAST_SMALL: u8 = 64;
+/// Number of small classes.
+pub(crate) const SMALL_CLASSES: usize = LAST_SMALL as usize;
+/// The last class.
+pub(crate) const LAST_CLASS: u8 = LAST_SMALL + 44;
+/// Number of classes.
+pub(crate) const CLASSES: usize = LAST_CLASS as usize;
 /// Tables indexed by a class are this long, so that any `u8` is a valid index.
 pub(crate) const CLASS_TABLE: usize = 256;
 
@@ -58,6 +62,7 @@ impl SizeClass {
     /// the upper half is k, and the lower half is below magic exactly when r = 0. (The test
     /// tries every offset of every class.) A class without slabs has magic 0: always None.
     #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half; offset < 2^16")]
     pub fn index_at(&self, offset: usize) -> Option<usize> {
         debug_assert!(offset < SLAB);
         let product = offset as u64 * u64::from(self.magic);
@@ -112,6 +117,7 @@ const fn larger(a: usize, b: usize) -> usize {
     if a > b { a } else { b }
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "sizes are at most `MEDIUM_MAX`")]
 const fn build_classes() -> [SizeClass; CLASS_TABLE] {
     let none = SizeClass { size: 0, covered: 0, magic: 0, objects: 0, bin_capacity: 0 };
     let mut table = [none; CLASS_TABLE];
@@ -153,6 +159,7 @@ const _: () = {
 const SMALL_GRAINS: usize = SMALL_MAX / GRAIN;
 
 /// The class of each size that is a multiple of `unit`, from class `first` on.
+#[expect(clippy::cast_possible_truncation, reason = "classes are at most `LAST_CLASS`")]
 const fn classes_of_sizes<const N: usize>(first: usize, unit: usize) -> [u8; N] {
     let classes = build_classes();
     let mut table = [first as u8; N];

@@ -17,10 +17,13 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, compiler_fence};
 
 use deepheap_sys::errno::{self, Errno};
 use deepheap_sys::memory::mapping;
+use deepheap_sys::narrow::Narrow;
 use deepheap_sys::threads::lock::Lock;
 
 use crate::Heap;
-use crate::slabs::size_class::{CLASS_TABLE, CLASSES, SIZE_CLASSES, SMALL_CLASSES, small_class_of};
+use crate::slabs::size_class::{
+    CLASS_TABLE, CLASSES, LAST_CLASS, SIZE_CLASSES, SMALL_CLASSES, small_class_of,
+};
 
 /// Bytes of medium objects that one cache keeps.
 pub(crate) const MEDIUM_BYTES_MAX: usize = 2 << 20;
@@ -168,8 +171,8 @@ impl ThreadCache {
         let bin = &self.memory.bins[class as usize];
         let floor = bin.floor.load(Relaxed);
         debug_assert_eq!(bin.top.load(Relaxed), floor);
-        let mut filling = Filling { memory: self.memory, slot: floor + want as u32 };
-        let got = fill(&mut filling)? as u32;
+        let mut filling = Filling { memory: self.memory, slot: floor + want.to_u32() };
+        let got = fill(&mut filling)?.to_u32();
         let lowest = filling.slot;
         if lowest > floor {
             for offset in 0..got {
@@ -233,13 +236,13 @@ impl CacheMemory {
 
     /// Takes the `count` oldest objects of the bin of `class` out and hands them to `flush`.
     fn drain<R>(&self, class: u8, count: u32, flush: impl FnOnce(&[usize]) -> R) -> R {
-        const BATCH_MAX: usize = 128;
+        const BATCH_MAX: u32 = 128;
         let bin = &self.bins[class as usize];
         let (floor, top) = (bin.floor.load(Relaxed), bin.top.load(Relaxed));
-        let count = count.min(top - floor).min(BATCH_MAX as u32);
-        let mut batch = [0; BATCH_MAX];
-        for (offset, address) in batch[..count as usize].iter_mut().enumerate() {
-            *address = self.slot(floor + offset as u32).load(Relaxed);
+        let count = count.min(top - floor).min(BATCH_MAX);
+        let mut batch = [0; BATCH_MAX as usize];
+        for (slot, address) in (floor..).zip(&mut batch[..count as usize]) {
+            *address = self.slot(slot).load(Relaxed);
         }
         // The child of a fork must never find an object here that is free in its slab. So the
         // bin is empty while its slots move (at a fork just then the objects leak in the child),
@@ -258,7 +261,7 @@ impl CacheMemory {
 
     /// Takes everything out of every bin, by batches, and hands it to `flush`.
     pub(crate) fn drain_all(&self, mut flush: impl FnMut(u8, &[usize])) {
-        for class in 1..=CLASSES as u8 {
+        for class in 1..=LAST_CLASS {
             while self.held(class) > 0 {
                 self.drain(class, u32::MAX, |addresses| flush(class, addresses));
             }
@@ -276,7 +279,7 @@ impl CacheMemory {
     /// Bytes of all cached objects.
     pub(crate) fn held_bytes(&self) -> usize {
         let bytes = |class: u8| self.held(class) * SIZE_CLASSES[class as usize].size as usize;
-        (1..=CLASSES as u8).map(bytes).sum()
+        (1..=LAST_CLASS).map(bytes).sum()
     }
 }
 
