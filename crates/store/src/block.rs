@@ -13,7 +13,8 @@ use crate::format::BLOCK_BYTES;
 
 /// Units of a block: a unit is a 4096th of it. Live space is counted in units, so that the objects
 /// of a packed block are retired one by one.
-pub const BLOCK_UNITS: u32 = BLOCK_BYTES as u32;
+pub const BLOCK_UNITS: u32 = 4096;
+const _: () = assert!(BLOCK_UNITS as usize == BLOCK_BYTES);
 
 /// A block of the log: `segment * blocks_per_segment + index`, below `2^30`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

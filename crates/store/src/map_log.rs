@@ -15,6 +15,7 @@ use core::ops::Range;
 
 use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
+use deepheap_sys::narrow::Narrow;
 
 use crate::device::{Device, Read, Write, write_superblock};
 use crate::format::BLOCK_BYTES;
@@ -344,12 +345,12 @@ impl<'a> LogReader<'a> {
         if !self.held.contains(&position) || end > self.held.end {
             let left = self.shape.log_bytes - position % self.shape.log_bytes;
             let length = left.min(READER_BYTES as u64);
-            let bytes = &mut self.buffer.as_mut_slice()[..length as usize];
+            let bytes = &mut self.buffer.as_mut_slice()[..length.to_usize()];
             self.held = 0..0;
             self.device.read_at(self.shape.place_of(position), bytes)?;
             self.held = position..position + length;
         }
-        let at = (position - self.held.start) as usize;
+        let at = (position - self.held.start).to_usize();
         Ok(&mut self.buffer.as_mut_slice()[at..at + FRAME_BYTES])
     }
 }

@@ -19,6 +19,8 @@ mod snapshots;
 
 use std::collections::VecDeque;
 
+use deepheap_sys::narrow::Narrow;
+
 pub(crate) use buckets::level_of;
 
 use crate::block::Segment;
@@ -171,7 +173,7 @@ impl Space {
             fillings: Fillings { last: 0, segments: 0, generation: 0 },
             promises: Promises { reserved: 0, inherited: 0, reserve },
             growth: Growth {
-                segments: (GROWTH_BYTES / geometry.segment_bytes()) as u32,
+                segments: (GROWTH_BYTES / geometry.segment_bytes()).to_u32(),
                 paused_until: 0,
                 is_under_way: false,
             },
@@ -209,13 +211,13 @@ impl Space {
 
     /// Segments that hold no reserved block but cannot be used either.
     fn unusable(&self) -> u64 {
-        (self.count(State::Lost) + self.count(State::Withheld)) as u64
+        (self.count(State::Lost) + self.count(State::Withheld)).into()
     }
 
     /// Segments that must be assured for `blocks` reserved blocks.
     fn needed(&self, blocks: u64) -> u64 {
         let own = blocks.saturating_sub(self.promises.inherited);
-        let data_blocks = self.geometry.data_blocks() as u64;
+        let data_blocks = self.geometry.data_blocks().into();
         match policy::needed_segments(own, data_blocks, self.promises.reserve) {
             0 => 0,
             needed => needed + self.kept.map_or_else(|| self.unusable(), |kept| kept.held_dead),
@@ -229,7 +231,7 @@ impl Space {
 
     /// Blocks that can be reserved in all, if snapshots keep so many segments.
     fn reservable_beside(&self, held: u64) -> u64 {
-        let segments = self.geometry.segments as u64;
+        let segments = u64::from(self.geometry.segments);
         // Of a durable log half: the rest is for what the last checkpoint keeps.
         self.reservable_in(match self.kept {
             Some(_) => segments.saturating_sub(held) / 2,
@@ -238,7 +240,7 @@ impl Space {
     }
 
     fn reservable_in(&self, segments: u64) -> u64 {
-        let data_blocks = self.geometry.data_blocks() as u64;
+        let data_blocks = self.geometry.data_blocks().into();
         policy::reservable_blocks(segments, data_blocks, self.promises.reserve)
     }
 
@@ -251,12 +253,12 @@ impl Space {
         Occupancy {
             kept: kept.used,
             for_checkpoint: if kept.is_in_making { 0 } else { kept.for_next },
-            ready: self.count(State::Ready) as u64,
-            used: (self.geometry.segments - free - passing) as u64,
-            growable: if paused { 0 } else { self.count(State::Bare) as u64 },
-            live: live_units / self.geometry.data_units() as u64,
+            ready: self.count(State::Ready).into(),
+            used: (self.geometry.segments - free - passing).into(),
+            growable: if paused { 0 } else { self.count(State::Bare).into() },
+            live: live_units / u64::from(self.geometry.data_units()),
             needed: self.needed(self.promises.reserved),
-            reserve: self.promises.reserve as u64,
+            reserve: self.promises.reserve.into(),
         }
     }
 
@@ -288,7 +290,7 @@ impl Space {
     /// Segments whose space is assured.
     fn assured(&self) -> u64 {
         let unassured = self.count(State::Bare) + self.count(State::Growing);
-        (self.geometry.segments - unassured - self.count(State::Discarding)) as u64
+        (self.geometry.segments - unassured - self.count(State::Discarding)).into()
     }
 
     /// Gives reserved blocks back.
@@ -460,7 +462,7 @@ impl Space {
         self.fillings.last = sequence;
         self.kept = Some(Kept::default());
         let was_filled = |segment: &u32| table.sequence(Segment(*segment)) > 0;
-        self.fillings.segments = (0..frontier).filter(was_filled).count() as u32;
+        self.fillings.segments = (0..frontier).filter(was_filled).count().to_u32();
         self.recount(table, |state| state);
     }
 

@@ -77,12 +77,14 @@ impl ContentHash {
     /// The checksum kept beside the block: it binds the bytes to the object `name`, so that a
     /// misdirected or stale block of another object does not verify.
     #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the low half")]
     pub fn checksum(self, name: u64) -> u32 {
         self.bound_to(name) as u32
     }
 
     /// As `checksum`, with twice the bits: for what has room for them.
     #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the low half, beside the high one")]
     pub(crate) fn bound_to(self, name: u64) -> u64 {
         let folded = (self.0 as u64) ^ ((self.0 >> 64) as u64).rotate_left(32);
         // Multiplying by an odd constant keeps distinct names distinct; the finaliser of

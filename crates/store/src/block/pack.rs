@@ -9,6 +9,8 @@
 //! Threads: plain values. A plan takes 12 KiB, and planning takes 6 KiB of stack: make one plan for
 //! each thread that packs, and use it again.
 
+use deepheap_sys::narrow::Narrow;
+
 use crate::block::BLOCK_UNITS;
 use crate::format::packed::{self, ALIGNMENT, CAPACITY, PACKED_MAX, WELL_FILLED};
 
@@ -78,7 +80,7 @@ impl Plan {
             let block = rooms.take_tightest(steps).unwrap_or_else(|| self.open());
             self.put(object, block);
             self.units[block as usize] += packed::cost(bytes);
-            self.room[block as usize] -= steps as u16;
+            self.room[block as usize] -= steps.to_u16();
             rooms.add(self.room[block as usize] as usize, block);
         }
         self.blocks
@@ -89,9 +91,9 @@ impl Plan {
         let block = self.blocks;
         self.blocks += 1;
         self.first_object[block] = NONE;
-        self.room[block] = STEPS as u16;
+        self.room[block] = STEPS.to_u16();
         self.units[block] = 0;
-        block as u16
+        block.to_u16()
     }
 
     fn put(&mut self, object: u16, block: u16) {

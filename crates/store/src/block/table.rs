@@ -34,6 +34,7 @@ use crate::log::identity::Identity;
 pub const TABLE_BYTES_PER_BLOCK: usize = size_of::<AtomicU32>() + size_of::<AtomicU8>();
 
 /// The cost of each of `pages` pages that share a block, units.
+#[expect(clippy::cast_possible_truncation, reason = "at most 255 pages share a block")]
 pub const fn share(pages: usize) -> u32 {
     BLOCK_UNITS.div_ceil(pages as u32)
 }

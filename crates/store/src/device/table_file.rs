@@ -38,7 +38,7 @@ impl TableFile {
 
     /// The checksum of a page with these bytes.
     pub fn checksum(&self, page: u32, bytes: &[u8]) -> u64 {
-        self.secret.hash(bytes).bound_to(page as u64)
+        self.secret.hash(bytes).bound_to(page.into())
     }
 
     /// Reads a page; once more if that fails.
@@ -73,5 +73,5 @@ impl TableFile {
 }
 
 fn offset(page: u32) -> u64 {
-    page as u64 * BLOCK_BYTES as u64
+    u64::from(page) * BLOCK_BYTES as u64
 }

@@ -21,7 +21,7 @@ pub(crate) struct Index {
 
 /// The hash of the bytes of a page, bound to its number.
 pub(crate) fn checksum(secret: &Secret, node: Node, bytes: &[u8]) -> u64 {
-    secret.hash(bytes).bound_to(node.0 as u64)
+    secret.hash(bytes).bound_to(node.0.into())
 }
 
 impl Index {

@@ -15,6 +15,8 @@
 //! Never: blocks, does I/O.
 //! Threads: plain values.
 
+use deepheap_sys::narrow::Narrow;
+
 use crate::durable::error::DurableError;
 use crate::format::BLOCK_BYTES;
 use crate::format::geometry::SEGMENT_BYTES_MAX;
@@ -22,7 +24,7 @@ use crate::format::index::FANOUT;
 use crate::format::superblock::{HeapShape, TABLE_AREA_START, TABLES_MAX, TableShape};
 
 /// Pages of all tables together, at most: 4 TiB of tables.
-const PAGES_MAX: u64 = 1 << 30;
+const PAGES_MAX: u32 = 1 << 30;
 
 /// Pages whose slots of one kind lie side by side.
 const GROUP: u64 = 256;
@@ -66,18 +68,18 @@ impl Layout {
             return Err(DurableError::Shape("it must have from 1 to 64 tables"));
         }
         let mut placed: Vec<(TableShape, u32)> = Vec::with_capacity(tables.len());
-        let mut pages = 0u64;
+        let mut pages = 0u32;
         for &table in tables {
             if table.pages == 0 || placed.iter().any(|(other, _)| other.id == table.id) {
                 return Err(DurableError::Shape("two tables are alike, or one is empty"));
             }
-            placed.push((table, pages as u32));
-            pages += table.pages as u64;
+            placed.push((table, pages));
+            pages = pages.saturating_add(table.pages);
             if pages > PAGES_MAX {
                 return Err(DurableError::Shape("its tables are too large"));
             }
         }
-        let mut levels = vec![Level { first: 0, pages: pages as u32 }];
+        let mut levels = vec![Level { first: 0, pages }];
         let mut last = levels[0];
         while last.pages > 1 {
             last = Level { first: last.first + last.pages, pages: last.pages.div_ceil(FANOUT) };
@@ -152,17 +154,17 @@ impl Layout {
     /// Where an area begins, bytes.
     pub(crate) fn area_start(&self, area: u32) -> u64 {
         let first = (self.log_start() + self.log_bytes).next_multiple_of(SEGMENT_BYTES_MAX);
-        first + area as u64 * self.area_bytes()
+        first + u64::from(area) * self.area_bytes()
     }
 
     /// Bytes of an area.
     pub(crate) fn area_bytes(&self) -> u64 {
-        self.nodes() as u64 * BLOCK_BYTES as u64
+        u64::from(self.nodes()) * BLOCK_BYTES as u64
     }
 
     /// Where a slot of a page lies, bytes.
     pub(crate) fn offset(&self, node: Node, slot: u64) -> u64 {
-        let node = node.0 as u64;
+        let node = u64::from(node.0);
         if let Some(area) = self.area {
             return self.area_start(area) + node * BLOCK_BYTES as u64;
         }
@@ -172,7 +174,7 @@ impl Layout {
 
     /// Where the log begins, bytes.
     pub(crate) fn log_start(&self) -> u64 {
-        let groups = (self.nodes() as u64).div_ceil(GROUP);
+        let groups = u64::from(self.nodes()).div_ceil(GROUP);
         let end = TABLE_AREA_START + groups * 2 * GROUP * BLOCK_BYTES as u64;
         end.next_multiple_of(SEGMENT_BYTES_MAX)
     }
@@ -186,7 +188,7 @@ impl Layout {
                 let (id, first) = found.map_or((0, 0), |(table, first)| (table.id, *first));
                 DurableError::PageDamaged { table: id, page: page - first }
             }
-            (level, page) => DurableError::IndexDamaged { level: level as u32, page },
+            (level, page) => DurableError::IndexDamaged { level: level.to_u32(), page },
         }
     }
 }

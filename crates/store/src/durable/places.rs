@@ -15,6 +15,7 @@
 //! one and snapshots.
 
 use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
+use deepheap_sys::narrow::Narrow;
 use zerocopy::little_endian::U32;
 
 use crate::durable::error::DurableError;
@@ -37,9 +38,9 @@ pub fn move_down(file: &mut DurableFile) -> Result<u64, DurableError> {
         *at.ok_or(DurableError::Inconsistent("the place of a segment"))? = segment;
     }
     // As many places as segments, none of them twice: each has one.
-    let mut buffer = AlignedBuffer::new(file.shape().segment_bytes as usize, 0)?;
+    let mut buffer = AlignedBuffer::new(file.shape().segment_bytes.to_usize(), 0)?;
     let (mut low, mut moved) = (0, 0);
-    for high in (0..records.len() as u32).rev() {
+    for high in (0..records.len().to_u32()).rev() {
         let segment = segment_at[high as usize];
         if !records[segment as usize].holds_blocks() || has(&of_snapshots, high) {
             continue;
@@ -77,7 +78,7 @@ fn copy_segment(
     to: u32,
     bytes: &mut [u8],
 ) -> Result<(), DurableError> {
-    let offset = |place: u32| file.log_start() + place as u64 * file.shape().segment_bytes;
+    let offset = |place: u32| file.log_start() + u64::from(place) * file.shape().segment_bytes;
     file.device.read_at(offset(from), bytes)?;
     Ok(file.device.write_at(offset(to), bytes)?)
 }
@@ -111,7 +112,7 @@ pub fn give_back_free(file: &DurableFile) -> Result<u64, DurableError> {
     let held = held_places(file)?;
     let segment_bytes = file.shape().segment_bytes;
     let all = file.shape().capacity_bytes / segment_bytes;
-    let is_held = |place: u64| held.get(place as usize) == Some(&true);
+    let is_held = |place: u64| held.get(place.to_usize()) == Some(&true);
     let start_of = |place: u64| file.log_start() + place * segment_bytes;
     let mut place = 0;
     while place < all {

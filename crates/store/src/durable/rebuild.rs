@@ -12,6 +12,7 @@
 use std::collections::BTreeSet;
 
 use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
+use deepheap_sys::narrow::Narrow;
 use deepheap_sys::threads::atomic::Ordering;
 use zerocopy::little_endian::{U16, U32, U64};
 
@@ -82,7 +83,7 @@ impl<'a> RebuiltLog<'a> {
         let used = |record: &SegmentRecord| record.sequence.get() > 0 || record.place.get() > 0;
         let is_known = |at: &usize| known.get(*at).is_some_and(|it| it.as_ref().is_some_and(used));
         let last = (0..found.len()).rfind(|at| found[*at].is_some() || is_known(at));
-        let end = last.map_or(0, |last| last as u32 + 1).max(tables_end);
+        let end = last.map_or(0, |last| last.to_u32() + 1).max(tables_end);
         let frontier = scalars.map_or(end, |scalars| scalars.frontier.get().max(end));
         this.settle(frontier.min(geometry.segments), &known, &found);
         Ok(this)
@@ -114,7 +115,7 @@ impl<'a> RebuiltLog<'a> {
                 Some(record) => {
                     record.sequence.get() == filling.sequence
                         && record.place.get() == place.0 ^ filling.segment.0
-                        && record.count.get() as u32 == filling.count
+                        && u32::from(record.count.get()) == filling.count
                 }
                 None => found[at].is_none_or(|(_, other)| other.sequence < filling.sequence),
             };
@@ -145,7 +146,7 @@ impl<'a> RebuiltLog<'a> {
                 (None, Some((place, filling))) => SegmentRecord {
                     place: U32::new(place.0 ^ number),
                     sequence: U64::new(filling.sequence),
-                    count: U16::new(filling.count as u16),
+                    count: U16::new(filling.count.to_u16()),
                     ..SegmentRecord::NONE
                 },
                 (None, None) => {
@@ -173,12 +174,12 @@ impl<'a> RebuiltLog<'a> {
         let mut end = 0;
         for (table, size) in self.store.blocks.table.saved_tables() {
             self.salvage.load_table(table, &mut |page, bytes| {
-                let first = page * (BLOCK_BYTES / size) as u32;
+                let first = page * (BLOCK_BYTES / size).to_u32();
                 end = end.max(first / self.geometry.blocks() + 1);
                 self.store.blocks.table.load(
                     table,
                     first,
-                    self.geometry.all_blocks() as u32,
+                    self.geometry.all_blocks().to_u32(),
                     bytes,
                 );
                 Ok(())
@@ -210,7 +211,7 @@ impl<'a> RebuiltLog<'a> {
             if !self.has_directory[at] {
                 continue;
             }
-            let segment = Segment(at as u32);
+            let segment = Segment(at.to_u32());
             let (count, place) = (self.count(segment), self.place(segment));
             let length = (self.geometry.directory_blocks + count) as usize * BLOCK_BYTES;
             let bytes = &mut buffer.as_mut_slice()[..length];
@@ -237,7 +238,7 @@ impl<'a> RebuiltLog<'a> {
     ) {
         let order = told.order;
         if told.name != PACKED_NAME {
-            return visit(ObjectCopy { name: told.name as u32, block, order });
+            return visit(ObjectCopy { name: told.name.to_u32(), block, order });
         }
         let filling = || self.segments[self.segment_of(block)].sequence.get();
         if !self.store.blocks.table.open(filling, block, PACKED_NAME, bytes) {
@@ -280,7 +281,7 @@ impl<'a> RebuiltLog<'a> {
         let is_known = self.salvage.lost_pages(SEGMENTS).is_empty();
         let mut counts = self.segments.iter().zip(least.iter().zip(most));
         let agrees = |(record, (least, most)): (&SegmentRecord, (&u64, &u64))| {
-            (*least..=*most).contains(&(record.live.get() as u64))
+            (*least..=*most).contains(&u64::from(record.live.get()))
         };
         is_known && counts.all(agrees)
     }
@@ -299,7 +300,7 @@ impl<'a> RebuiltLog<'a> {
             };
             self.store.blocks.set_record(segment, &record, state);
         }
-        let frontier = self.segments.len() as u32;
+        let frontier = self.segments.len().to_u32();
         self.store.space.lock().reopen(&self.store.blocks.segments, frontier, self.sequence);
         self.store.appended.store(self.appended, Ordering::Relaxed);
         let lost = OF_BLOCKS.map(|(table, _)| (table, self.salvage.lost_pages(table)));
@@ -314,14 +315,14 @@ impl<'a> RebuiltLog<'a> {
     /// The record with so much alive. Of a filling that nothing is known of, but in which something
     /// lives, each block may be there.
     fn with_live(&self, record: SegmentRecord, live: u64) -> SegmentRecord {
-        let live = live.min(2 * self.geometry.data_units() as u64) as u32;
+        let live = live.min(2 * u64::from(self.geometry.data_units())).to_u32();
         if live == 0 {
             let is_lost = record.kind == SegmentRecord::LOST;
             let kind = if is_lost { SegmentRecord::LOST } else { SegmentRecord::FREE };
             return SegmentRecord { live: U32::ZERO, kind, ..record };
         }
         let count = match record.count.get() {
-            0 => self.geometry.data_blocks() as u16,
+            0 => self.geometry.data_blocks().to_u16(),
             count => count,
         };
         SegmentRecord {
@@ -334,7 +335,7 @@ impl<'a> RebuiltLog<'a> {
     }
 
     fn count(&self, segment: Segment) -> u32 {
-        self.segments[segment.index()].count.get() as u32
+        self.segments[segment.index()].count.get().into()
     }
 
     fn place(&self, segment: Segment) -> Segment {

@@ -18,6 +18,7 @@
 //! Never: writes to the device; so a store whose device refuses writes can be opened and read.
 //! Threads: one; see above.
 
+use deepheap_sys::narrow::Narrow;
 use deepheap_sys::threads::atomic::Ordering;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
@@ -73,7 +74,7 @@ impl Store {
 
     /// Leaves so much free space to the next checkpoint: what it may have to append.
     pub fn keep_for_checkpoint(&self, bytes: u64) {
-        let segments = bytes.div_ceil(self.blocks.geometry.data_units() as u64);
+        let segments = bytes.div_ceil(self.blocks.geometry.data_units().into());
         if let Some(kept) = &mut self.space.lock().kept {
             kept.for_next = segments;
         }
@@ -119,7 +120,7 @@ impl Store {
                 _ => {}
             }
         }
-        let live = (0..frontier).map(|segment| self.blocks.segments.live(Segment(segment)) as u64);
+        let live = (0..frontier).map(|at| u64::from(self.blocks.segments.live(Segment(at))));
         let scalars = Scalars {
             sequence: U64::new(sequence),
             live_units: U64::new(live.sum()),
@@ -133,7 +134,7 @@ impl Store {
         self.blocks.save_segments(frontier, visit)?;
         let blocks = frontier * self.blocks.geometry.blocks();
         for (table, size) in self.blocks.table.saved_tables() {
-            let per_page = (BLOCK_BYTES / size) as u32;
+            let per_page = (BLOCK_BYTES / size).to_u32();
             for page in 0..blocks.div_ceil(per_page) {
                 if self.blocks.is_newer(page, per_page, frontier, since) {
                     let mut bytes: Page = [0; BLOCK_BYTES];
@@ -182,9 +183,11 @@ impl Store {
         let blocks = frontier * store.blocks.geometry.blocks();
         for (table, size) in store.blocks.table.saved_tables() {
             load(table, &mut |page, bytes| {
-                let first = page as u64 * (BLOCK_BYTES / size) as u64;
-                check(first < blocks as u64, "what is told of blocks that never were")?;
-                store.blocks.table.load(table, first as u32, blocks, bytes);
+                let first = page.checked_mul((BLOCK_BYTES / size).to_u32());
+                let first = first.filter(|&first| first < blocks);
+                let what = "what is told of blocks that never were";
+                let first = first.ok_or(DurableError::Inconsistent(what))?;
+                store.blocks.table.load(table, first, blocks, bytes);
                 Ok(())
             })?;
         }
@@ -290,7 +293,7 @@ impl Blocks {
             live: U32::new(live),
             place: U32::new(self.segments.place(segment).0 ^ segment.0),
             sequence: U64::new(self.segments.sequence(segment)),
-            count: U16::new(self.segments.count(segment) as u16),
+            count: U16::new(self.segments.count(segment).to_u16()),
             kind,
             reserved: [0; 13],
         }
@@ -308,14 +311,14 @@ impl Blocks {
 
     /// Takes a page of records.
     fn load_segments(&self, page: u32, frontier: u32, bytes: &[u8]) -> Result<(), DurableError> {
-        let first = page as u64 * RECORDS_PER_PAGE as u64;
+        let first = u64::from(page) * u64::from(RECORDS_PER_PAGE);
         for (number, record) in (first..).zip(SegmentRecord::all_of(bytes)) {
-            if number >= frontier as u64 {
+            let number = u32::try_from(number).ok().filter(|&number| number < frontier);
+            let Some(segment) = number.map(Segment) else {
                 check(*record == SegmentRecord::NONE, "a segment that was never used")?;
                 continue;
-            }
-            let segment = Segment(number as u32);
-            let (live, count) = (record.live.get(), record.count.get() as u32);
+            };
+            let (live, count) = (record.live.get(), u32::from(record.count.get()));
             let state = match record.kind {
                 SegmentRecord::FREE if live == 0 => State::Bare,
                 SegmentRecord::LOST if live == 0 => State::Lost,
@@ -348,7 +351,7 @@ impl Blocks {
     /// Whether all records together can be; the units that live.
     fn check_segments(&self, scalars: &Scalars) -> Result<u64, DurableError> {
         let segments = || (0..scalars.frontier.get()).map(Segment);
-        let live: u64 = segments().map(|segment| self.segments.live(segment) as u64).sum();
+        let live: u64 = segments().map(|segment| u64::from(self.segments.live(segment))).sum();
         check(live == scalars.live_units.get(), "how much lives")?;
         let last = segments().map(|segment| self.segments.sequence(segment)).max();
         check(last.unwrap_or(0) <= scalars.sequence.get(), "the number of the last filling")?;

@@ -50,7 +50,7 @@ impl SavedTable {
 
     /// As `TableFile::checksum`.
     pub fn bytes_checksum(&self, page: u32, bytes: &[u8]) -> u64 {
-        self.of.identity().secret.hash(bytes).bound_to(page as u64)
+        self.of.identity().secret.hash(bytes).bound_to(page.into())
     }
 
     /// Reads a page that was saved; once more if that fails.

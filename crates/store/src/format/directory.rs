@@ -101,10 +101,10 @@ pub(crate) struct Told {
 
 /// Notes the `index`th object in a directory that is being filled; `order` blocks were appended
 /// since the filling was begun. The name is that of a page, or `PACKED_NAME`.
+#[expect(clippy::cast_possible_truncation, reason = "the low half of `PACKED_NAME` is all ones")]
 pub(crate) fn set_entry(directory: &mut [u8], index: usize, name: u64, order: u64, checksum: u32) {
     let at = HEADER_BYTES + index * ENTRY_BYTES;
     let entry = Entry {
-        // The low half of `PACKED_NAME` is all ones.
         name: U32::new(name as u32),
         order: U32::new(u32::try_from(order).unwrap_or(u32::MAX)),
         checksum: U32::new(checksum),
@@ -140,7 +140,7 @@ pub(crate) fn finish(directory: &mut [u8], filling: Filling, head: Head, first_o
 /// field is zeroed on the way.
 pub(crate) fn filling_of(directory: &mut [u8]) -> Option<Filling> {
     let (header, _) = Header::read_from_prefix(directory).ok()?;
-    let entries_end = HEADER_BYTES as u64 + header.count.get() as u64 * ENTRY_BYTES as u64;
+    let entries_end = HEADER_BYTES as u64 + u64::from(header.count.get()) * ENTRY_BYTES as u64;
     directory[CHECKSUM_AT..CHECKSUM_AT + 8].fill(0);
     let is_right = header.magic.get() == MAGIC
         && header.version.get() == VERSION
@@ -161,9 +161,9 @@ pub(crate) fn entry(directory: &[u8], index: usize) -> Option<Told> {
     let entry = Entry::read_from_bytes(directory.get(at..at + ENTRY_BYTES)?).ok()?;
     let name = match entry.name.get() {
         u32::MAX => PACKED_NAME,
-        name => name as u64,
+        name => name.into(),
     };
-    let order = header.first_order.get().saturating_add(entry.order.get() as u64);
+    let order = header.first_order.get().saturating_add(entry.order.get().into());
     Some(Told { name, checksum: entry.checksum.get(), order })
 }
 

@@ -4,6 +4,8 @@
 //! Never: allocates, blocks, does I/O.
 //! Threads: plain values.
 
+use deepheap_sys::narrow::Narrow;
+
 use super::{BLOCK_BYTES, directory};
 use crate::block::{BLOCK_UNITS, Block, Segment};
 use crate::error::StoreError;
@@ -45,7 +47,7 @@ impl Geometry {
         let blocks_shift = (segment_bytes / BLOCK_BYTES as u64).trailing_zeros();
         let segments = (capacity_bytes / segment_bytes).min(1 << (BLOCK_BITS - blocks_shift));
         let directory_blocks = directory::blocks(1 << blocks_shift);
-        let segments = segments as u32;
+        let segments = segments.to_u32();
         Ok(Self { blocks_shift, directory_blocks, segments, first_block: 0, start: 0 })
     }
 
@@ -60,8 +62,8 @@ impl Geometry {
         let segment = self.blocks();
         let first_block = other.end_block().next_multiple_of(segment.into());
         let segments = ((1 << BLOCK_BITS) - first_block.min(1 << BLOCK_BITS)) / u64::from(segment);
-        let segments = self.segments.min(segments as u32);
-        Self { segments, first_block: if segments == 0 { 0 } else { first_block as u32 }, ..self }
+        let segments = self.segments.min(segments.to_u32());
+        Self { segments, first_block: if segments == 0 { 0 } else { first_block.to_u32() }, ..self }
     }
 
     /// All blocks have lower numbers.
@@ -107,17 +109,17 @@ impl Geometry {
     /// Where a segment starts on its device that lies at its own number, bytes.
     pub(crate) fn segment_offset(&self, segment: Segment) -> u64 {
         debug_assert!(segment.0 < self.segments, "a place behind the log");
-        self.start + segment.0 as u64 * self.segment_bytes() as u64
+        self.start + u64::from(segment.0) * self.segment_bytes() as u64
     }
 
     /// Where the log ends on its device, bytes.
     pub(crate) fn end_offset(&self) -> u64 {
-        self.start + self.segments as u64 * self.segment_bytes() as u64
+        self.start + u64::from(self.segments) * self.segment_bytes() as u64
     }
 
     /// The segment that holds the block.
     pub(crate) fn segment_of(&self, block: Block) -> Segment {
-        Segment((self.index(block) >> self.blocks_shift) as u32)
+        Segment((self.index(block) >> self.blocks_shift).to_u32())
     }
 
     /// Where the block starts within its segment, bytes.
@@ -152,7 +154,7 @@ mod tests {
                     assert_eq!(shape.segment_of(block), segment);
                     assert_eq!(
                         shape.segment_offset(segment) + shape.offset_in_segment(block) as u64,
-                        block.0 as u64 * BLOCK_BYTES as u64
+                        u64::from(block.0) * BLOCK_BYTES as u64
                     );
                 }
                 assert!(!shape.holds(Block(segment.0 * shape.blocks())), "directory");

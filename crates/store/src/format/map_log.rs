@@ -12,6 +12,7 @@
 use core::mem::offset_of;
 use core::ops::Range;
 
+use deepheap_sys::narrow::Narrow;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -155,7 +156,7 @@ const _: () = assert!(offset_of!(SuperblockBytes, checksum) == CHECKSUM_AT);
 impl MapSuperblock {
     /// Where it lies, bytes: every other one at the same place.
     pub fn place(&self) -> u64 {
-        SUPERBLOCK_OFFSETS[self.sequence as usize % SUPERBLOCK_OFFSETS.len()]
+        SUPERBLOCK_OFFSETS[self.sequence.to_usize() % SUPERBLOCK_OFFSETS.len()]
     }
 
     /// The bytes of the superblock.
@@ -260,7 +261,7 @@ impl FrameNote {
             magic: U64::new(FRAME_MAGIC),
             position: U64::new(self.position),
             epoch: U64::new(key.epoch),
-            bytes: U32::new(self.bytes as u32),
+            bytes: U32::new(self.bytes.to_u32()),
             flags: U32::new(if self.commits.is_some() { COMMITS } else { 0 }),
             first_page: U32::new(pages.start),
             end_page: U32::new(pages.end),
@@ -417,11 +418,11 @@ mod tests {
     fn the_bytes_of_a_superblock_are_where_the_document_draws_them() {
         let bytes = superblock().write();
         let number =
-            |at: usize| bytes[at..at + 8].iter().rev().fold(0u64, |n, &b| n << 8 | b as u64);
+            |at: usize| bytes[at..at + 8].iter().rev().fold(0u64, |n, &b| n << 8 | u64::from(b));
         assert_eq!(&bytes[..8], b"dheapmap");
         let shape = superblock().shape;
         let numbers: Vec<u64> = (8..80).step_by(8).map(number).collect();
-        let flags = (CLEAN as u64) << 32 | VERSION as u64;
+        let flags = u64::from(CLEAN) << 32 | u64::from(VERSION);
         let (data, log, base) = (10_000_000, shape.log_bytes, shape.base_start());
         assert_eq!(numbers, [flags, 0x11, 4, 5, data, log, base, 6, 3 * FRAME_BYTES as u64]);
         assert!(bytes[80..4088].iter().all(|&byte| byte == 0));

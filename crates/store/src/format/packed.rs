@@ -12,6 +12,7 @@
 //! Never: allocates, blocks, does I/O.
 //! Threads: plain functions over bytes.
 
+use deepheap_sys::narrow::Narrow;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -96,6 +97,7 @@ pub const fn per_block(bytes: usize) -> usize {
 /// fit, rounded up. Objects of one size count what they take. Together with smaller ones they may
 /// count more, never less: `n` units can always be packed anew into `n / BLOCK_UNITS` blocks and
 /// one for each size.
+#[expect(clippy::cast_possible_truncation, reason = "a block has room for 510 objects at most")]
 pub const fn cost(bytes: usize) -> u32 {
     BLOCK_UNITS.div_ceil(per_block(bytes) as u32)
 }
@@ -142,8 +144,8 @@ impl<'a> PackedBlock<'a> {
         self.buf[data_end..end].fill(0);
         let entry = Entry {
             name: U32::new(name),
-            offset: U16::new(start as u16),
-            length: U16::new(data.len() as u16),
+            offset: U16::new(start.to_u16()),
+            length: U16::new(data.len().to_u16()),
         };
         let at = self.entries_end();
         self.buf[at..at + ENTRY_BYTES].copy_from_slice(entry.as_bytes());
@@ -160,8 +162,8 @@ impl<'a> PackedBlock<'a> {
     pub fn finish(self) -> &'a [u8] {
         let header = Header {
             magic: U32::new(self.content as u32),
-            count: U16::new(self.count as u16),
-            start: U16::new(self.start as u16),
+            count: U16::new(self.count.to_u16()),
+            start: U16::new(self.start.to_u16()),
             reserved: [0; 8],
         };
         let gap = self.entries_end()..self.start;

@@ -12,6 +12,7 @@
 //! Never: allocates, blocks, does I/O.
 //! Threads: plain values.
 
+use deepheap_sys::narrow::Narrow;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -42,8 +43,10 @@ pub const SNAPSHOTS_MAX: u32 = 64;
 pub const SNAPSHOT_NAME_BYTES: usize = 64;
 
 /// Records in a page of the table of snapshots.
+#[expect(clippy::cast_possible_truncation, reason = "a page has 4096 bytes")]
 pub(crate) const SNAPSHOTS_PER_PAGE: u32 = (BLOCK_BYTES / size_of::<SnapshotRecord>()) as u32;
 /// Records in a page of the table of segments.
+#[expect(clippy::cast_possible_truncation, reason = "a page has 4096 bytes")]
 pub(crate) const RECORDS_PER_PAGE: u32 = (BLOCK_BYTES / size_of::<SegmentRecord>()) as u32;
 /// The tables that tell something of each block, and in how many bytes.
 pub(crate) const OF_BLOCKS: [(u32, usize); 3] = [(CHECKSUMS, 4), (SHARERS, 1), (TAGS, TAG_BYTES)];
@@ -159,7 +162,7 @@ pub(crate) fn tags_shape(geometry: &Geometry) -> TableShape {
 
 fn shape_of_blocks(geometry: &Geometry, (id, bytes): (u32, usize)) -> TableShape {
     // At most 2^30 blocks: it fits.
-    TableShape { id, pages: geometry.all_blocks().div_ceil(BLOCK_BYTES / bytes) as u32 }
+    TableShape { id, pages: geometry.all_blocks().div_ceil(BLOCK_BYTES / bytes).to_u32() }
 }
 
 #[cfg(test)]

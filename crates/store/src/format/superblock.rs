@@ -9,6 +9,7 @@
 use core::mem::offset_of;
 use core::ops::RangeInclusive;
 
+use deepheap_sys::narrow::Narrow;
 use xxhash_rust::xxh3::xxh3_64;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -235,7 +236,7 @@ impl Superblock {
             table_area_start: U64::new(TABLE_AREA_START),
             log_start: U64::new(self.log_start),
             root: self.root,
-            table_count: U32::new(self.shape.tables.len() as u32),
+            table_count: U32::new(self.shape.tables.len().to_u32()),
             reserved: [0; 4],
             secret: secrets.secret,
             words: self.stamp.words.map(U64::new),
@@ -368,9 +369,9 @@ mod tests {
     fn the_bytes_are_where_the_document_draws_them() {
         let bytes = superblock().write();
         let number =
-            |at: usize| bytes[at..at + 8].iter().rev().fold(0u64, |n, &b| n << 8 | b as u64);
+            |at: usize| bytes[at..at + 8].iter().rev().fold(0u64, |n, &b| n << 8 | u64::from(b));
         assert_eq!(&bytes[..8], b"dheapsup");
-        assert_eq!(number(8), (CLEAN as u64) << 32 | VERSION as u64);
+        assert_eq!(number(8), u64::from(CLEAN) << 32 | u64::from(VERSION));
         let numbers: Vec<u64> = (16..104).step_by(8).map(number).collect();
         let area = TABLE_AREA_START;
         let root = 0x88 << 1 | 1;

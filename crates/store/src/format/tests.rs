@@ -60,7 +60,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u32_at(bytes, at) as u64 | (u32_at(bytes, at + 4) as u64) << 32
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
 /// What a fuzz target saw: rounds in which bytes were changed, and of these the ones in which the
@@ -252,8 +252,8 @@ fn directory_by_the_document(
     let entries = bytes[64..].chunks_exact(12).take(count);
     let told = |entry: &[u8]| {
         let name = u32_at(entry, 0);
-        let name = if name == u32::MAX { u64::MAX } else { name as u64 };
-        let order = u64_at(bytes, 40).saturating_add(u32_at(entry, 4) as u64);
+        let name = if name == u32::MAX { u64::MAX } else { name.into() };
+        let order = u64_at(bytes, 40).saturating_add(u32_at(entry, 4).into());
         Told { name, checksum: u32_at(entry, 8), order }
     };
     Some(entries.map(told).collect())
@@ -285,7 +285,7 @@ fn fuzz_directory(seed: u64, reader: impl Fn(&[u8], Filling) -> Entries) -> Resu
             segment: block::Segment(random.below(1000) as u32),
             sequence: 1 + random.below(1000),
             store: random.number(),
-            count: random.below((blocks - directory::blocks(blocks)) as u64 + 1) as u32,
+            count: random.below(u64::from(blocks - directory::blocks(blocks)) + 1) as u32,
         };
         for index in 0..filling.count as usize {
             let order = random.number() >> random.below(64);

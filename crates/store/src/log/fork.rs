@@ -19,6 +19,7 @@
 //! thread is started.
 
 use deepheap_sys::memory::aligned_buffer::Closed;
+use deepheap_sys::narrow::Narrow;
 use deepheap_sys::threads::atomic::Ordering;
 use deepheap_sys::threads::lock::Guard;
 
@@ -115,7 +116,7 @@ impl Store {
         let slot = self.pin_tier()?;
         let second_slot = self.second_tier().map(Store::pin_tier).transpose();
         let second_slot = second_slot.inspect_err(|_| self.unpin_tier(slot))?;
-        Ok(PinToken { slot, generation: self.blocks.devices.current() as u8, second_slot })
+        Ok(PinToken { slot, generation: self.blocks.devices.current().to_u8(), second_slot })
     }
 
     fn pin_tier(&self) -> Result<u32, StoreError> {
@@ -164,7 +165,7 @@ impl Store {
             second.become_child(Box::new(NoDevice))?;
         }
         let mut space = self.space.lock();
-        space.become_child(&self.blocks.segments, generation as u8);
+        space.become_child(&self.blocks.segments, generation.to_u8());
         self.forget_threads();
         self.blocks.counters.become_child();
         // Buffers in use are those of segments that are not on a device.

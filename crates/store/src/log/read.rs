@@ -172,7 +172,7 @@ impl Blocks {
     fn unique_of(&self, block: Block) -> u64 {
         let segment = self.geometry.segment_of(block);
         let at = self.geometry.offset_in_segment(block) / BLOCK_BYTES;
-        self.segments.sequence(segment) * self.geometry.blocks() as u64 + at as u64
+        self.segments.sequence(segment) * u64::from(self.geometry.blocks()) + at as u64
     }
 
     /// Copies the block if its segment is in a buffer.

@@ -118,11 +118,11 @@ impl Counters {
 
     pub(crate) fn appended(&self, head: Head, units: u32) {
         self.add([Count::AppendedFresh, Count::AppendedSurvivor][head as usize], 1);
-        self.units_appended.fetch_add(units as u64, Relaxed);
+        self.units_appended.fetch_add(units.into(), Relaxed);
     }
 
     pub(crate) fn retired(&self, units: u32) {
-        self.units_retired.fetch_add(units as u64, Relaxed);
+        self.units_retired.fetch_add(units.into(), Relaxed);
     }
 
     /// Units that live now. Retired is read first: nothing is retired before it is appended, so
@@ -180,7 +180,7 @@ impl Counters {
             bytes_discarded: self.get(Count::BytesDiscarded),
             segments_written: self.get(Count::SegmentsWritten),
             segments_collected: self.get(Count::SegmentsCollected),
-            live_blocks: live_units.div_ceil(BLOCK_UNITS as u64),
+            live_blocks: live_units.div_ceil(BLOCK_UNITS.into()),
             live_bytes: live_units,
             ..StoreStats::default()
         }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
+use deepheap_sys::narrow::Narrow;
 use deepheap_sys::process::clock;
 use deepheap_sys::threads::atomic::{AtomicBool, AtomicU64, Ordering};
 use deepheap_sys::threads::lock::Lock;
@@ -197,7 +198,7 @@ impl Store {
                 None => return Err(StoreError::Full),
             }
         };
-        let bytes = run.segments as u64 * self.blocks.geometry.segment_bytes() as u64;
+        let bytes = u64::from(run.segments) * self.blocks.geometry.segment_bytes() as u64;
         let answer =
             self.blocks.devices.device_now().reserve(self.blocks.segment_offset(run.first), bytes);
         let more = self.space.lock().end_growth(&self.blocks.segments, run, answer.is_ok());
@@ -271,7 +272,7 @@ impl Store {
                 space.begin_discard(&self.blocks.segments, portion, look.kept, live_units)
             };
             let Some(run) = run else { break };
-            let bytes = run.segments as u64 * self.blocks.geometry.segment_bytes() as u64;
+            let bytes = u64::from(run.segments) * self.blocks.geometry.segment_bytes() as u64;
             let begun_ns = clock::monotonic_ns();
             let answer = self
                 .blocks
@@ -325,7 +326,7 @@ impl Store {
     pub fn blocks(&self) -> u32 {
         self.second
             .as_ref()
-            .map_or(self.blocks.geometry.end_block() as u32, |second| second.blocks())
+            .map_or(self.blocks.geometry.end_block().to_u32(), |second| second.blocks())
     }
 
     /// Whether something that the device refused is still not on it.
@@ -370,10 +371,10 @@ impl Store {
         let heads = self.heads.len() as u64 * self.blocks.geometry.directory_bytes() as u64;
         let (assured, filled) = {
             let space = self.space.lock();
-            (space.frontier as u64, space.fillings.segments as u64)
+            (u64::from(space.frontier), u64::from(space.fillings.segments))
         };
         let tables = assured * TABLE_BYTES_PER_SEGMENT;
-        let blocks = filled * self.blocks.geometry.blocks() as u64;
+        let blocks = filled * u64::from(self.blocks.geometry.blocks());
         let checksums = blocks * self.table_bytes_per_block() as u64;
         let recent = self.blocks.recent.bytes() as u64;
         let devices = self.blocks.devices.memory_bytes();
@@ -386,11 +387,11 @@ impl Store {
     pub fn stats(&self) -> StoreStats {
         let space = self.space.lock();
         let count =
-            |states: &[State]| states.iter().map(|&state| space.count(state) as u64).sum::<u64>();
+            |states: &[State]| states.iter().map(|&it| u64::from(space.count(it))).sum::<u64>();
         StoreStats {
             reserved_blocks: space.reserved(),
             reservable_blocks: space.reservable(),
-            segments: self.blocks.geometry.segments as u64,
+            segments: self.blocks.geometry.segments.into(),
             segments_free: count(&[State::Ready]),
             segments_bare: count(&[State::Bare, State::Growing, State::Discarding]),
             segments_on_device: count(&[State::Written, State::Collecting, State::Shelved]),

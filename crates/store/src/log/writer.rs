@@ -16,6 +16,7 @@ use core::time::Duration;
 
 use deepheap_sys::errno::{Errno, Result as DeviceResult};
 use deepheap_sys::memory::aligned_buffer::{Filler, Held};
+use deepheap_sys::narrow::Narrow;
 use deepheap_sys::process::clock;
 use deepheap_sys::threads::atomic::Ordering;
 use deepheap_sys::threads::lock::Guard;
@@ -139,7 +140,7 @@ impl<'a> Writer<'a> {
     /// As `append`, but reads are held against `checksum`, whatever the bytes are: an object that
     /// collection finds damaged moves with the checksum it ought to have, and stays unreadable.
     pub fn append_as(&mut self, name: u64, data: &[u8], checksum: u32) -> Block {
-        debug_assert!(name < u32::MAX as u64, "the name of packed blocks, or of no page");
+        debug_assert!(name < u64::from(u32::MAX), "the name of packed blocks, or of no page");
         self.append_block(name, data, checksum, BLOCK_UNITS, 0)
     }
 
@@ -161,8 +162,8 @@ impl<'a> Writer<'a> {
     pub fn append_pages(&mut self, block: &[u8], pages: usize) -> Block {
         assert!((1..=255).contains(&pages), "a block of no pages, or of too many");
         let checksum = self.store.hash(block).checksum(PACKED_NAME);
-        let units = share(pages) * pages as u32;
-        self.append_block(PACKED_NAME, block, checksum, units, pages as u8)
+        let units = share(pages) * pages.to_u32();
+        self.append_block(PACKED_NAME, block, checksum, units, pages.to_u8())
     }
 
     fn append_block(

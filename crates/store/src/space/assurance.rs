@@ -5,6 +5,8 @@
 //! Never: does the I/O itself; allocates, blocks.
 //! Threads: under the lock of the space.
 
+use deepheap_sys::narrow::Narrow;
+
 use super::{BARE, GROWTH_BYTES, GROWTH_MOST_BYTES, READY, Space};
 use crate::block::Segment;
 use crate::space::segment::{SegmentTable, State};
@@ -36,11 +38,14 @@ impl Space {
     /// So many are lacking.
     pub(crate) fn begin_growth(&mut self, table: &SegmentTable, missing: u64) -> Option<Run> {
         debug_assert!(!self.growth.is_under_way);
-        let of_bytes = |bytes: usize| (bytes / self.geometry.segment_bytes()) as u32;
+        let of_bytes = |bytes: usize| (bytes / self.geometry.segment_bytes()).to_u32();
         let growth = match self.growth.segments < of_bytes(GROWTH_BYTES) {
             // The device has refused more.
             true => self.growth.segments,
-            false => (missing as u32).clamp(self.growth.segments, of_bytes(GROWTH_MOST_BYTES)),
+            false => {
+                let missing = u32::try_from(missing).unwrap_or(u32::MAX);
+                missing.clamp(self.growth.segments, of_bytes(GROWTH_MOST_BYTES))
+            }
         };
         let run = match self.lists.front(BARE) {
             Some(first) => {
@@ -81,7 +86,7 @@ impl Space {
             self.lists.push_front(if assured { READY } else { BARE }, segment);
         }
         if assured {
-            self.growth.segments = (GROWTH_BYTES / self.geometry.segment_bytes()) as u32;
+            self.growth.segments = (GROWTH_BYTES / self.geometry.segment_bytes()).to_u32();
             self.growth.paused_until = 0;
             return true;
         }
@@ -101,7 +106,7 @@ impl Space {
         kept: u64,
         live_units: u64,
     ) -> Option<Run> {
-        let discardable = self.occupancy(live_units).discardable(kept).min(max as u64) as u32;
+        let discardable = self.occupancy(live_units).discardable(kept).min(max.into()).to_u32();
         let oldest = self.lists.back(READY).filter(|_| discardable > 0)?;
         let idle = |segment| {
             table.state(segment) == State::Ready && self.discards.is_idle(table.stamp(segment))

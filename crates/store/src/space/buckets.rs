@@ -7,6 +7,8 @@
 //! Never: allocates, blocks, does I/O.
 //! Threads: under the lock of the space.
 
+use deepheap_sys::narrow::Narrow;
+
 use super::{BUCKETS, Collection, LEVELS, PINNED_BUCKETS, SHELVED, SNAPSHOT_BUCKETS, Space};
 use crate::block::Segment;
 use crate::format::geometry::Geometry;
@@ -19,7 +21,8 @@ const SHELVED_FILLINGS: u64 = 32;
 
 /// The bucket of a segment with so many live units.
 pub(crate) fn level_of(geometry: &Geometry, live: u32) -> u8 {
-    (live as u64 * LEVELS as u64 / geometry.data_units() as u64).min(LEVELS as u64) as u8
+    let level = u64::from(live) * u64::from(LEVELS) / u64::from(geometry.data_units());
+    level.min(LEVELS.into()).to_u8()
 }
 
 impl Space {
@@ -34,7 +37,7 @@ impl Space {
         let level = level_of(&self.geometry, live);
         table.set_level(segment, level);
         let first = self.buckets_of(table.sequence(segment));
-        self.lists.push_back(List(first + level as u32), segment);
+        self.lists.push_back(List(first + u32::from(level)), segment);
     }
 
     /// The first of the buckets of segments with this filling.

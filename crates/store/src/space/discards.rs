@@ -14,6 +14,8 @@
 //! Never: allocates, blocks, does I/O, reads a clock.
 //! Threads: under the lock of the space.
 
+use deepheap_sys::narrow::Narrow;
+
 /// Bytes of one request, and of what one look gives back, at most.
 pub(crate) const BYTES_MAX: u64 = 100 << 20;
 /// Segments that will be taken within this time are kept for that.
@@ -67,7 +69,7 @@ pub(crate) struct Discards {
 impl Discards {
     /// Wanted, of segments of so many bytes.
     pub(crate) fn new(segment_bytes: u64) -> Discards {
-        let portion_max = (BYTES_MAX / segment_bytes).max(1) as u32;
+        let portion_max = (BYTES_MAX / segment_bytes).max(1).to_u32();
         Discards {
             is_wanted: true,
             is_refused: false,

@@ -9,6 +9,8 @@
 //! Never: allocates after `new`, blocks, does I/O.
 //! Threads: under the lock of the space.
 
+use deepheap_sys::narrow::Narrow;
+
 /// Pins that can be held at the same time.
 pub(crate) const PINS_MAX: usize = 1024;
 
@@ -42,7 +44,7 @@ impl Pins {
         self.now += 1;
         self.slots[slot] = Pin { end: sequence + 1, taken_at: self.now, is_named: false };
         self.newest = self.newest.max(sequence);
-        Some(slot as u32)
+        Some(slot.to_u32())
     }
 
     pub(crate) fn remove(&mut self, slot: u32) {

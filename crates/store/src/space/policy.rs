@@ -88,7 +88,7 @@ const RESERVABLE_OF_TEN: u64 = 9;
 /// but the two open ones are full of what lives; but what is reserved does not fill them.
 fn fixed_segments(reserve: u32) -> u64 {
     const HEADS: u64 = 2;
-    reserve as u64 + HEADS
+    u64::from(reserve) + HEADS
 }
 
 /// Segments that must be assured so that `blocks` reserved blocks can always be stored:
@@ -168,7 +168,7 @@ mod tests {
         for (segments, reserve) in [(8, 2), (64, 3), (180, 3), (4096, 8)] {
             let blocks = reservable_blocks(segments, 63, reserve);
             let full = blocks / 63;
-            assert!(reserve as u64 + 2 + full < segments, "of {segments} all could be live");
+            assert!(u64::from(reserve) + 2 + full < segments, "of {segments} all could be live");
         }
     }
 

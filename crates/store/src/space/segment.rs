@@ -44,6 +44,7 @@
 //! Threads: any; see above.
 
 use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::narrow::Narrow;
 use deepheap_sys::threads::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use zerocopy::TryFromBytes;
 
@@ -172,7 +173,7 @@ impl SegmentTable {
 
     /// Readers find the segment in this buffer from now on, or on the device.
     pub(crate) fn set_buffer(&self, segment: Segment, buffer: Option<usize>) {
-        let stored = buffer.map_or(ON_DEVICE, |buffer| buffer as u32 + 1);
+        let stored = buffer.map_or(ON_DEVICE, |buffer| buffer.to_u32() + 1);
         self.buffer[segment.index()].store(stored, Ordering::Release);
     }
 
@@ -233,11 +234,11 @@ impl SegmentTable {
 
     /// Blocks that were appended in this filling; known once sealed.
     pub(crate) fn count(&self, segment: Segment) -> u32 {
-        self.count[segment.index()].load(Ordering::Relaxed) as u32
+        self.count[segment.index()].load(Ordering::Relaxed).into()
     }
 
     pub(crate) fn set_count(&self, segment: Segment, count: u32) {
-        self.count[segment.index()].store(count as u16, Ordering::Relaxed);
+        self.count[segment.index()].store(count.to_u16(), Ordering::Relaxed);
     }
 
     /// The number of this filling.
