@@ -157,4 +157,19 @@ mod tests {
             assert!(!heap.load(0xff, 0, &[0; PAGE]) && !heap.load(0x10e, 0, &[0; PAGE]));
         }
     }
+
+    #[test]
+    fn mending_follows_no_forged_huge_run_out_of_the_heap() {
+        for (forged, spans) in [(1_000_000u32, 2), (u32::MAX - 1, 2), (3, 2), (2, 1)] {
+            let heap = Heap::new(1 << 40, 4 * SPAN).expect("address space");
+            let (region_base, region_bytes) = (heap.map.base(), heap.map.len());
+            let head = Head { region_base, region_bytes, spans_begun: spans, chunks_end: 1 };
+            assert!(heap.load(saved::HEAD, 0, &head.page()));
+            let mut huge = [0; PAGE];
+            huge[..4].copy_from_slice(&forged.to_le_bytes());
+            assert!(heap.load(saved::HUGE_RUNS, 0, &huge));
+            let mended = heap.mend(&[(saved::RUN_TAGS, 0)], &|page| page == 3);
+            assert_eq!((mended.spans_joined, heap.loaded()), (1, Ok(())), "{forged}");
+        }
+    }
 }

@@ -253,7 +253,14 @@ impl Mending<'_> {
     /// Makes one allocation of what is in use of the span, or of the huge run that begins there.
     fn join_span(&self, span: usize) {
         let (runs, slabs) = (&self.map.runs, &self.map.slabs);
-        let count = (runs.huge[span].load(Relaxed) as usize).max(1);
+        // A forged count is not followed beyond the spans that say that they are the run's body.
+        let is_body = |&at: &usize| runs.huge[at].load(Relaxed) == HUGE_BODY;
+        let body = (span + 1..self.spans).take_while(is_body);
+        let told = (runs.huge[span].load(Relaxed) as usize).max(1);
+        let count = told.min(1 + body.count());
+        if count < told {
+            runs.huge.cell(span).store(if count > 1 { count.to_u32() } else { 0 }, Relaxed);
+        }
         let in_use = |&page: &usize| {
             runs.live_pages.get(page)
                 || (self.is_stored)(page)
