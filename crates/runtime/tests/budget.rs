@@ -131,8 +131,8 @@ fn resident_memory_and_page_tables_stay_under_the_budget() {
 }
 
 /// Random access to what fits the budget, but not half of it, moves the border between page buffer
-/// and cache to its end: what the one gets, the other has given up before. Pages that do not compress
-/// would have it near its end from the start.
+/// and cache to its end: what the one gets, the other has given up before. Pages that do not
+/// compress would have it near its end from the start.
 #[test]
 fn the_border_moves_within_the_budget() {
     const RAM: usize = 64 << 20;
