@@ -10,15 +10,10 @@
 //! (`objects`): pools and arrays, chunks of consecutive pages, and the object map, which tells how
 //! many bytes of a page are an object's. The tables of a durable heap can be saved, and found again
 //! by another process (`saved`).
-#![warn(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    clippy::cast_possible_wrap,
-    clippy::cast_lossless
-)]
+#![warn(clippy::cast_lossless)]
 #![cfg_attr(
-    test,
-    allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
 )]
 
 mod address_map;

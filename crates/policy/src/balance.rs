@@ -247,22 +247,30 @@ pub fn fitting_part(
     cached: usize,
     cached_bytes: usize,
 ) -> Option<usize> {
-    if cached_bytes < pages * PAGE / TELLING_PART {
-        return None;
-    }
-    let mean = cached_bytes / cached.max(1);
-    let smaller = PAGE.checked_sub(mean).filter(|&bytes| bytes >= PAGE / SMALLER_PART)?;
+    let mean = mean_where_it_tells(pages, cached, cached_bytes)?;
+    let smaller = smaller_by(mean)?;
     let rest = ((pages - pages / FREE_PART) * PAGE).checked_sub(touched.checked_mul(mean)?)?;
     let part = ((rest / smaller) << 16) / pages;
     (part >= PART_LEAST).then_some(part.min(PART_MOST))
 }
 
-/// The page buffer's least share of `all_bytes`. Objects that hardly become smaller in the cache
-/// take as much of RAM there, and cost a fault: the cache is for learning which of them are used.
-pub fn least_part(all_bytes: usize, cached_bytes: usize, mean_bytes: usize) -> usize {
-    let is_known = cached_bytes >= all_bytes / TELLING_PART;
-    let are_smaller = mean_bytes <= PAGE - PAGE / SMALLER_PART;
-    if is_known && !are_smaller { PART_SURE } else { PART_LEAST }
+/// The page buffer's least share of `pages`. Objects that hardly become smaller in the cache take
+/// as much of RAM there, and cost a fault: the cache is for learning which of them are used.
+pub fn least_part(pages: usize, cached: usize, cached_bytes: usize) -> usize {
+    match mean_where_it_tells(pages, cached, cached_bytes) {
+        Some(mean) if smaller_by(mean).is_none() => PART_SURE,
+        _ => PART_LEAST,
+    }
+}
+
+/// Bytes that an object takes in the cache, if enough are there to tell.
+fn mean_where_it_tells(pages: usize, cached: usize, cached_bytes: usize) -> Option<usize> {
+    (cached_bytes >= pages * PAGE / TELLING_PART).then(|| cached_bytes / cached.max(1))
+}
+
+/// Bytes by which an object of so many in the cache is smaller there, if that is worth anything.
+fn smaller_by(mean: usize) -> Option<usize> {
+    PAGE.checked_sub(mean).filter(|&bytes| bytes >= PAGE / SMALLER_PART)
 }
 
 /// Whether what is out of RAM clearly costs more than the page buffer saves, if all objects are
@@ -538,9 +546,9 @@ mod tests {
 
     #[test]
     fn objects_that_do_not_compress_are_in_the_cache_on_probation_only() {
-        assert_eq!(least_part(1 << 20, 1 << 16, PAGE - PAGE / 16), PART_SURE);
-        assert_eq!(least_part(1 << 20, 1 << 16, PAGE / 2), PART_LEAST);
-        assert_eq!(least_part(1 << 20, 1 << 15, PAGE), PART_LEAST, "too few are known");
+        assert_eq!(least_part(256, 17, 16 * PAGE), PART_SURE);
+        assert_eq!(least_part(256, 32, 16 * PAGE), PART_LEAST);
+        assert_eq!(least_part(256, 8, 8 * PAGE), PART_LEAST, "too few are known");
         assert_eq!(Border::FIRST.at_least(PART_SURE).part, PART_SURE);
         assert_eq!(Border::FIRST.at_least(PART_LEAST), Border::FIRST);
     }

@@ -4,15 +4,10 @@
 //! Never: takes a lock, looks at a clock, does I/O, has memory of its own that its caller should
 //! account for: the caller that makes a table hands in the memory for it.
 #![forbid(unsafe_code)]
-#![warn(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    clippy::cast_possible_wrap,
-    clippy::cast_lossless
-)]
+#![warn(clippy::cast_lossless)]
 #![cfg_attr(
-    test,
-    allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
 )]
 
 use core::ops::Deref;

@@ -19,15 +19,10 @@
 //! `log/store` imports the parts. The rest of `log` imports `log/store`, which does not know it. No
 //! two modules import each other.
 #![forbid(unsafe_code)]
-#![warn(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    clippy::cast_possible_wrap,
-    clippy::cast_lossless
-)]
+#![warn(clippy::cast_lossless)]
 #![cfg_attr(
-    test,
-    allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
 )]
 
 pub mod block;

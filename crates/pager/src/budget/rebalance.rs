@@ -208,21 +208,20 @@ impl Pager {
         // Pages of several objects in lanes are no size of any of them.
         let is_a_page = self.lanes.is_none();
         let touched = is_a_page.then(|| self.touched_pages() + self.residency.heap.objects_live());
-        let all_bytes = pages * PAGE;
         Shares {
             page_buffer_bytes: page_buffer.limit() * (PAGE + page_tables),
             ghost_bytes: match is_a_page {
                 true => balance::bytes_for(known, mean_bytes),
                 false => known * mean_bytes,
             },
-            all_bytes,
+            all_bytes: pages * PAGE,
             cached_bytes,
             mean_bytes,
             fit: touched
                 .and_then(|touched| balance::fitting_part(pages, touched, cached, cached_bytes)),
             least: match is_a_page {
-                true => balance::least_part(all_bytes, cached_bytes, mean_bytes),
-                false => 0,
+                true => balance::least_part(pages, cached, cached_bytes),
+                false => balance::PART_LEAST,
             },
         }
     }

@@ -611,8 +611,7 @@ impl Replay {
             self.ghost.grow(ghost_length(cached as usize));
         }
         let (cached, cached_bytes) = self.cached_of_all();
-        let mean = cached_bytes / cached.max(1);
-        let least = balance::least_part(self.terms.pages * PAGE, cached_bytes, mean);
+        let least = balance::least_part(self.terms.pages, cached, cached_bytes);
         self.border = self.border.at_least(least);
         if self.border.part != before.part {
             self.limits = Limits::new(&self.terms, self.border.part);
