@@ -42,13 +42,13 @@ pub fn measure(
         today(),
         Machine::here(&settings.dir).in_short()
     ))?;
-    let mut all: Vec<Vec<(f64, f64)>> = vec![Vec::new(); asked.conf.len()];
+    let mut all: Vec<Vec<(f64, Option<f64>)>> = vec![Vec::new(); asked.conf.len()];
     let measured = each(chosen, |program| {
         let (plain, varied) = rows(asked, program, settings)?;
         print(program.id, "", &plain, None)?;
         for ((words, row), all) in asked.conf.iter().zip(&varied).zip(&mut all) {
             let longer = row.seconds / plain.seconds - 1.0;
-            let fewer = 1.0 - row.written / plain.written.max(1.0);
+            let fewer = (plain.written > 0.0).then(|| 1.0 - row.written / plain.written);
             all.push((longer, fewer));
             print(program.id, words, row, Some((longer, fewer)))?;
         }
@@ -63,7 +63,8 @@ pub fn measure(
         if count == 0 {
             continue;
         }
-        let (longer, fewer): (Vec<f64>, Vec<f64>) = all.into_iter().unzip();
+        let (longer, fewer): (Vec<f64>, Vec<Option<f64>>) = all.into_iter().unzip();
+        let fewer = fewer.into_iter().flatten().collect();
         let [longer, fewer] = [longer, fewer].map(|all| percent(median(all).unwrap_or(0.0)));
         output::line(format_args!(
             "`{words}`, median of {count}: {fewer} fewer bytes, {longer} longer"
@@ -87,14 +88,16 @@ fn rows(
     let variants: Vec<Settings> = std::iter::once(settings.clone()).chain(varied).collect();
     let mut known_bytes = None;
     let mut trials = vec![Vec::new(); variants.len()];
-    for _ in 0..asked.rounds {
-        for (variant, trials) in variants.iter().zip(&mut trials) {
+    for round in 0..asked.rounds as usize {
+        // What runs after which differs: the ends of a trial's writes are the next one's.
+        for turn in 0..variants.len() {
+            let at = (turn + round) % variants.len();
             let terms = Terms { bytes, peak_bytes, limit, known_bytes };
-            let trial = trial::run(&scratch, Contender::Deepheap, &terms, variant)?;
+            let trial = trial::run(&scratch, Contender::Deepheap, &terms, &variants[at])?;
             no_wrong_values(&trial)?;
             same_answer(&alone, &trial)?;
             known_bytes = known_bytes.or(number(&trial, "budget_bytes").map(|bytes| bytes as u64));
-            trials.push(trial);
+            trials[at].push(trial);
         }
     }
     let row = |trials: Vec<Trial>| {
@@ -119,11 +122,13 @@ fn print(
     program: &str,
     words: &str,
     row: &Row,
-    against: Option<(f64, f64)>,
+    against: Option<(f64, Option<f64>)>,
 ) -> Result<(), Failure> {
     let bytes = |bytes| figure::shown(bytes, "B");
     let (words, longer, fewer) = match against {
-        Some((longer, fewer)) => (format!("`{words}`"), percent(longer), percent(fewer)),
+        Some((longer, fewer)) => {
+            (format!("`{words}`"), percent(longer), fewer.map_or_else(String::new, percent))
+        }
         None => ("as it is".into(), String::new(), String::new()),
     };
     output::line(format_args!(
