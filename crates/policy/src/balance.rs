@@ -236,7 +236,8 @@ const TELLING_PART: usize = 16;
 const FEAR_LASTS: f64 = 64.0;
 /// And where what is there is seen, by one of so many.
 const FEAR_LASTS_BEYOND: f64 = 8.0;
-/// A share that all objects fit with is followed down to this one before a read is seen.
+/// A share that all objects fit with is followed down to this one before a read is seen: where
+/// each page that the page buffer gives up keeps at least one more in RAM.
 const PART_FOLLOWS: usize = PART_FIRST / 4;
 
 /// The page buffer's largest share of `pages` that leaves all of the `touched` objects in RAM, if
@@ -300,9 +301,11 @@ impl Border {
     /// The first one.
     pub const FIRST: Border = Border { part: PART_FIRST, is_beyond: false, feared: None };
 
-    /// The border before anything is observed: objects that need not leave RAM stay there.
-    pub fn following(self, fit: Option<usize>) -> Border {
-        let least = self.part.min(PART_FOLLOWS);
+    /// The border before anything is observed: objects that need not leave RAM stay there. They
+    /// have so many bytes in the cache, in the mean.
+    pub fn following(self, fit: Option<usize>, mean_bytes: usize) -> Border {
+        let follows = if mean_bytes <= PAGE / 2 { PART_FOLLOWS } else { PART_FIRST };
+        let least = self.part.min(follows);
         match fit {
             Some(fit) if !self.is_beyond => Border { part: self.part.min(fit.max(least)), ..self },
             _ => self,
@@ -540,8 +543,8 @@ mod tests {
             at.next(&Traffic { returns: [5000, 0, 0, 0], fault_ns, read_ns, whole, ..EVEN }, 1000)
         };
         // Objects of Python, and lines that two threads sort.
-        assert_eq!(of(1100, 9_000, 70_000).following(Some(FIT)).part, FIT);
-        assert_eq!(of(2120, 23_000, 50_000).following(Some(FIT)).part, PART_MOST);
+        assert_eq!(of(1100, 9_000, 70_000).following(Some(FIT), 1100).part, FIT);
+        assert_eq!(of(2120, 23_000, 50_000).following(Some(FIT), 2120).part, PART_MOST);
     }
 
     #[test]
@@ -563,13 +566,15 @@ mod tests {
 
     #[test]
     fn before_anything_is_seen_the_border_follows_what_fits_a_part_of_the_way() {
-        assert_eq!(Border::FIRST.following(None), Border::FIRST);
-        assert_eq!(Border::FIRST.following(Some(FIT)).part, FIT);
-        assert_eq!(Border::FIRST.following(Some(PART_LEAST)).part, PART_FOLLOWS);
-        assert_eq!(Border::FIRST.following(Some(PART_MOST)).part, PART_FIRST);
+        let first = |fit, mean_bytes| Border::FIRST.following(fit, mean_bytes);
+        assert_eq!(first(None, 1000), Border::FIRST);
+        assert_eq!(first(Some(FIT), 1000).part, FIT);
+        assert_eq!(first(Some(PART_LEAST), 1000).part, PART_FOLLOWS);
+        assert_eq!(first(Some(PART_MOST), 1000).part, PART_FIRST);
+        assert_eq!(first(Some(FIT), PAGE / 2 + 1).part, PART_FIRST, "little is gained");
         let beyond = Border { is_beyond: true, ..Border::FIRST };
-        assert_eq!(beyond.following(Some(FIT)), beyond);
+        assert_eq!(beyond.following(Some(FIT), 1000), beyond);
         let small = Border { part: PART_LEAST, ..Border::FIRST };
-        assert_eq!(small.following(Some(FIT)), small);
+        assert_eq!(small.following(Some(FIT), 1000), small);
     }
 }

@@ -258,7 +258,7 @@ impl Balancer {
         if !self.moves {
             return;
         }
-        let mut border = self.border.load().following(shares.fit);
+        let mut border = self.border.load().following(shares.fit, shares.mean_bytes);
         let counted = self.counters.sums();
         let returns = core::array::from_fn(|growth| counted[growth]);
         let ghost_reads = counted[GHOST_READS];

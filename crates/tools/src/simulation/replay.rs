@@ -579,7 +579,8 @@ impl Replay {
         }
         let fit = self.fitting_part();
         let before = self.border;
-        self.border = before.following(fit);
+        let (cached, cached_bytes) = self.cached_of_all();
+        self.border = before.following(fit, cached_bytes / cached.max(1));
         if is_due {
             let Seen { returns, ghost_reads, reads, departures, begun } =
                 core::mem::take(&mut self.seen);
@@ -610,7 +611,6 @@ impl Replay {
             self.border = self.border.next(&observed, self.departed);
             self.ghost.grow(ghost_length(cached as usize));
         }
-        let (cached, cached_bytes) = self.cached_of_all();
         let least = balance::least_part(self.terms.pages, cached, cached_bytes);
         self.border = self.border.at_least(least);
         if self.border.part != before.part {
