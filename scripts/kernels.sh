@@ -6,8 +6,8 @@
 #     scripts/kernels.sh linux-image-6.12.111+deb12-amd64
 #     TESTS='forking|budget' scripts/kernels.sh
 #
-# A kernel is a Debian package; it is downloaded and unpacked, never installed. Where there is no
-# /dev/kvm the processors are emulated: all tests take hours then, on two of them.
+# A kernel is a Debian package; it is downloaded and unpacked, never installed. The processors are
+# emulated, so that it works in a virtual machine, too; all tests take hours on two of them.
 #
 # Environment: TESTS (which tests, an extended regular expression for CRATE/TEST), CPUS (4), MEMORY
 # (6G), DISK (12G), PATIENCE (seconds for one test, 1800).
@@ -156,9 +156,9 @@ for package in "${kernels[@]}"; do
     kernel=$(echo "$work/$package"/boot/vmlinuz-*)
     log=$work/$package.log
     # It ends with this script, which waits for it so that a signal is seen to at once.
-    setpriv --pdeathsig KILL qemu-system-x86_64 -accel kvm -accel tcg,thread=multi \
-        -cpu max -smp "${CPUS:-4}" -m "${MEMORY:-6G}" -nographic -no-reboot -net none \
-        -kernel "$kernel" -initrd "$work/$package/initrd" \
+    setpriv --pdeathsig KILL qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "${CPUS:-4}" \
+        -m "${MEMORY:-6G}" -nographic -no-reboot -net none -kernel "$kernel" \
+        -initrd "$work/$package/initrd" \
         -append "console=ttyS0 quiet panic=-1 mitigations=off" \
         -drive "file=$disk,format=raw,if=virtio,cache=unsafe" -device virtio-rng-pci \
         -fsdev "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap" \
