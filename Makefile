@@ -80,11 +80,12 @@ check: fmt ## Tests the rules of the repository and the inner crates, and plays 
 fmt: ## Checks the formatting.
 	$(CARGO) fmt --all --check
 
-lint: ## Checks with clippy; a warning is an error.
+lint: ## Checks with clippy, and the documentation of the code; a warning is an error.
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p deepheap-pager --features schedules --all-targets -- -D warnings
 	$(CARGO) clippy -p deepheap-heap --features strict --all-targets -- -D warnings
 	$(CARGO) clippy -p deepheap-papers --features device-models --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --workspace --no-deps
 
 unit: ## Runs the tests of all crates; rooms, style and documents are tests, too.
 	$(CARGO) test --workspace --no-run

@@ -33,7 +33,7 @@ const MAP_RAM_VARIABLE: &str = "DEEPHEAP_MAP_RAM";
 pub const OBJECT_SIZE_MAX: usize = 64 << 10;
 /// The settings of a process.
 const CONF_VARIABLE: &str = "DEEPHEAP_CONF";
-/// Goes over `show_stats` of [`CONF_VARIABLE`].
+/// Goes over `show_stats` of `CONF_VARIABLE`.
 pub const SHOW_STATS_VARIABLE: &str = "DEEPHEAP_SHOW_STATS";
 /// The smallest RAM budget, in bytes: below it tables and buffers leave no room for pages.
 pub const RAM_MIN_BYTES: u64 = 16 << 20;

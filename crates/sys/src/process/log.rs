@@ -1,6 +1,6 @@
 //! Log: one line to stderr, from a buffer on the stack.
 //!
-//! Guarantees: a line is one write(2) and starts with "deepheap[PID]: "; longer lines are cut at
+//! Guarantees: a line is one write(2) and starts with `deepheap[PID]: `; longer lines are cut at
 //! LINE_MAX.
 //! Never: allocates | takes a lock | changes errno | touches managed memory, except the text it is
 //! given.
@@ -67,7 +67,7 @@ macro_rules! say {
     };
 }
 
-/// Writes "deepheap[PID]: " and the pieces and a newline to stderr.
+/// Writes `deepheap[PID]: ` and the pieces and a newline to stderr.
 pub fn say(pieces: &[Piece<'_>]) {
     let mut line = Line::new();
     for piece in pieces {
