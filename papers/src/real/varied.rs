@@ -89,7 +89,7 @@ fn rows(
     let mut known_bytes = None;
     let mut trials = vec![Vec::new(); variants.len()];
     for round in 0..asked.rounds as usize {
-        // What runs after which differs: the ends of a trial's writes are the next one's.
+        // Each round begins with another one: what a trial has written late slows the next.
         for turn in 0..variants.len() {
             let at = (turn + round) % variants.len();
             let terms = Terms { bytes, peak_bytes, limit, known_bytes };
