@@ -295,8 +295,10 @@ mod tests {
             }
         })
         .unwrap();
+        let scan = Scan { flags: 0, wanted: IS_PRESENT, told: IS_PRESENT };
+        let is_old = scan.run(&open().unwrap(), at, PAGE, &mut |_, _, _| ()).is_err();
         for (page, seen) in seen.iter().enumerate() {
-            assert_eq!(*seen, [Some(false), Some(true), None][page % 3], "page {page}");
+            assert_eq!(*seen, [Some(is_old), Some(true), None][page % 3], "page {page}");
         }
         assert!(is_present(at + 17).unwrap());
         assert!(!is_present(at + 2 * PAGE).unwrap());
