@@ -236,8 +236,8 @@ const TELLING_PART: usize = 16;
 const FEAR_LASTS: f64 = 64.0;
 /// And where what is there is seen, by one of so many.
 const FEAR_LASTS_BEYOND: f64 = 8.0;
-/// A share that all objects fit with is followed down to this one before a read is seen: where
-/// each page that the page buffer gives up keeps at least one more in RAM.
+/// A share that all objects fit with is followed down to this one before a read is seen, where each
+/// page that the page buffer gives up keeps at least one more in RAM; elsewhere to `PART_FIRST`.
 const PART_FOLLOWS: usize = PART_FIRST / 4;
 
 /// The page buffer's largest share of `pages` that leaves all of the `touched` objects in RAM, if

@@ -49,6 +49,13 @@ fn folded(scratch: &Scratch, file: &str) -> Vec<(String, u64)> {
     text.lines().map(line).collect()
 }
 
+/// Without what `main` itself waited for: how long it takes to fill the memory depends on what else
+/// the machine does.
+fn once_filled(mut folded: Vec<(String, u64)>) -> Vec<(String, u64)> {
+    folded.retain(|(stack, _)| !stack.ends_with(";main"));
+    folded
+}
+
 /// The weight of stacks with this in them.
 fn sum(folded: &[(String, u64)], part: &str) -> u64 {
     folded.iter().filter(|(stack, _)| stack.contains(part)).map(|(_, weight)| weight).sum()
@@ -113,22 +120,21 @@ fn a_forked_child_is_told_of_beside_its_parent() {
 
 #[test]
 fn a_stack_that_is_evicted_or_not_there_is_told_as_far_as_it_is_there() {
-    let (_, mut folded) = profiled("profile-stack", "stack", &OPTIMISED);
-    // How long its memory takes to fill depends on what else the machine does.
-    folded.retain(|(stack, _)| !stack.ends_with(";main"));
+    let folded = once_filled(profiled("profile-stack", "stack", &OPTIMISED).1);
     assert!(share(&folded, "touch_cold") > 0.5, "{folded:?}");
     assert!(share(&folded, "deeper;middle;touch_cold") > 0.0, "before it is evicted: {folded:?}");
-    let (_, folded) = profiled("profile-broken", "broken", &OPTIMISED);
-    assert!(share(&folded, "broken") > 0.0, "{folded:?}");
+    let folded = once_filled(profiled("profile-broken", "broken", &OPTIMISED).1);
+    assert!(share(&folded, "broken") > 0.1, "{folded:?}");
 }
 
 #[test]
 fn functions_made_at_run_time_have_the_names_of_their_file() {
     let (output, folded) = profiled("profile-made", "made", &OPTIMISED);
+    let folded = once_filled(folded);
     let pid = String::from_utf8_lossy(&output.stdout);
     let pid = pid.split(' ').next().expect("its number");
     std::fs::remove_file(format!("/tmp/perf-{pid}.map")).expect("the program wrote it");
-    assert!(share(&folded, ";cook;once;middle;touch_cold") > 0.0, "{folded:?}");
+    assert!(share(&folded, ";cook;once;middle;touch_cold") > 0.3, "{folded:?}");
     let is_whole = |(stack, _): &(String, u64)| stack.contains(";main;") || !stack.contains("cook");
     assert!(folded.iter().all(is_whole), "{folded:?}");
 }

@@ -295,8 +295,9 @@ mod tests {
             }
         })
         .unwrap();
-        let scan = Scan { flags: 0, wanted: IS_PRESENT, told: IS_PRESENT };
-        let is_old = scan.run(&open().unwrap(), at, PAGE, &mut |_, _, _| ()).is_err();
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        let mut numbers = release.split(['.', '-']).map(|number| number.parse::<u32>().unwrap());
+        let is_old = (numbers.next(), numbers.next()) < (Some(6), Some(7));
         for (page, seen) in seen.iter().enumerate() {
             assert_eq!(*seen, [Some(is_old), Some(true), None][page % 3], "page {page}");
         }

@@ -577,9 +577,10 @@ impl Replay {
         if !is_due && !touches.is_multiple_of(TOUCHES_PER_LOOK) {
             return;
         }
-        let fit = self.fitting_part();
-        let before = self.border;
+        let touched = self.places.held as usize * self.terms.sampled as usize;
         let (cached, cached_bytes) = self.cached_of_all();
+        let fit = balance::fitting_part(self.terms.pages, touched, cached, cached_bytes);
+        let before = self.border;
         self.border = before.following(fit, cached_bytes / cached.max(1));
         if is_due {
             let Seen { returns, ghost_reads, reads, departures, begun } =
@@ -617,13 +618,6 @@ impl Replay {
             self.limits = Limits::new(&self.terms, self.border.part);
         }
         self.limits.lend(&self.terms, self.places.cached_bytes);
-    }
-
-    /// The page buffer's largest share that leaves all objects in RAM.
-    fn fitting_part(&self) -> Option<usize> {
-        let touched = self.places.held as usize * self.terms.sampled as usize;
-        let (cached, cached_bytes) = self.cached_of_all();
-        balance::fitting_part(self.terms.pages, touched, cached, cached_bytes)
     }
 
     /// Cached objects, of all and not of the sample only, and bytes that they take.
