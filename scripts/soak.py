@@ -31,7 +31,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 RELEASE = TARGET / "release"
-WORK = TARGET / "soak"
+#: Of this process alone: several may run at once.
+WORK = TARGET / "soak" / str(os.getpid())
 WORKLOADS = ROOT / "papers/src/real/workloads"
 #: No turn takes longer, seconds; a real program that would is too slow for its settings.
 PATIENCE, PROGRAM_PATIENCE = 1800, 240

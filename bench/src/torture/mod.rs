@@ -141,7 +141,8 @@ impl FileSystem<'_> {
         let mut counts = Counts::default();
         while counts.rounds < wanted {
             let seed = random.next();
-            let file = self.folder.join(Ledger::name(&format!("{}.dh", counts.rounds)));
+            // A name of its own: a power cut may bring back a heap before it, which was removed.
+            let file = self.folder.join(Ledger::name(&format!("{seed:016x}.dh")));
             if self.disk.is_none() {
                 ledger.note(Entry::File(file.clone()))?;
             }

@@ -18,6 +18,8 @@ fn damaged_and_forged_heaps_are_refused_or_right() {
     let seconds = std::env::var("DEEPHEAP_FUZZ_SECONDS").ok();
     let seconds = seconds.map_or(5, |it| it.parse().expect("DEEPHEAP_FUZZ_SECONDS is a number"));
     let seed = model::seed(41);
+    // One of these was full before its second checkpoint, which `make soak` found.
+    let _full = [4_300_004, 4_300_012, 4_300_024].map(good);
     let heaps: Vec<Good> = (0..4).map(|number| good(seed + number)).collect();
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut all = [const { Outcomes::NONE }; Kind::ALL.len()];
