@@ -80,18 +80,17 @@ check: fmt ## Tests the rules of the repository and the inner crates, and plays 
 fmt: ## Checks the formatting.
 	$(CARGO) fmt --all --check
 
+# With the tests' way to panic every crate is checked once, not twice.
+lint: export CARGO_PROFILE_DEV_PANIC = unwind
 lint: ## Checks with clippy, and the documentation of the code; a warning is an error.
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p deepheap-pager --features schedules --all-targets -- -D warnings
-	$(CARGO) clippy -p deepheap-heap --features strict --all-targets -- -D warnings
 	$(CARGO) clippy -p deepheap-papers --features device-models --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --workspace --no-deps
 
 unit: ## Runs the tests of all crates; rooms, style and documents are tests, too.
-	$(CARGO) test --workspace --no-run
-	timeout --kill-after=30 60m $(CARGO) test --workspace --no-fail-fast
-	timeout --kill-after=30 10m $(CARGO) test -p deepheap-heap --features strict
-	timeout --kill-after=30 10m $(CARGO) test -p deepheap --features device-hook --test second_tier bound
+	scripts/unit.sh
+	timeout --kill-after=30 10m $(CARGO) test --workspace --features deepheap/device-hook --test second_tier bound
 
 schedules: ## Plays the pager with threads of which a seed decides who goes on (SCHEDULES=60).
 	DEEPHEAP_SCHEDULES=$(SCHEDULES) $(CARGO) test -p deepheap-pager --features schedules --lib \

@@ -28,7 +28,7 @@ mod page_bits;
 mod runs;
 mod saved;
 mod slabs;
-#[cfg(feature = "strict")]
+#[cfg(debug_assertions)]
 mod strict_tests;
 mod table;
 

@@ -1,4 +1,5 @@
-//! Strict tests: walks that compare every structure with its neighbours, in strict builds only.
+//! Strict tests: walks that compare every structure with its neighbours; only builds with debug
+//! assertions have them.
 
 pub(crate) mod objects;
 pub(crate) mod runs;

@@ -23,7 +23,7 @@ mod error;
 mod log;
 mod moves;
 mod region;
-#[cfg(any(test, feature = "strict"))]
+#[cfg(any(test, debug_assertions))]
 mod strict_tests;
 mod tables;
 #[cfg(test)]
@@ -42,6 +42,6 @@ pub use log::look::{Look, look};
 pub use moves::gather::ROWS_MAX;
 pub use region::join::Request;
 pub use region::list::{Listed, Process, list};
-#[cfg(any(test, feature = "strict"))]
+#[cfg(any(test, debug_assertions))]
 pub use strict_tests::check_invariants;
 pub use tables::control::{BUDGET_MIN, PARTICIPANTS_MAX, Writes};

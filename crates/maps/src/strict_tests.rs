@@ -1,6 +1,6 @@
 //! Strict tests: whether the tables of a map agree with each other and with its RAM.
 //!
-//! Never: is in a product: it is built for tests, by the feature `strict`.
+//! Never: is in a product: only builds with debug assertions have it.
 //! Threads: any, not in a signal handler.
 
 use core::sync::atomic::Ordering::Relaxed;

@@ -322,7 +322,7 @@ impl ObjectCache {
     }
 
     /// Whose object is in a slot, if the slot is held.
-    #[cfg(any(test, feature = "invariants"))]
+    #[cfg(any(test, debug_assertions))]
     pub fn owner_of(&self, slot: u32) -> Option<DescriptorId> {
         let (slab, index) = split(slot);
         let owner = || DescriptorId(self.owner(slab, index).load(Ordering::Relaxed));

@@ -124,7 +124,7 @@ impl Ranges {
     }
 
     /// Pages in the range or arriving; none while it is closed.
-    #[cfg(any(test, feature = "invariants"))]
+    #[cfg(any(test, debug_assertions))]
     pub fn pages(&self, range: RangeNo) -> Option<usize> {
         let word = self.words[range.0].load(Ordering::Relaxed);
         (word & CLOSED == 0).then_some((word & COUNT) as usize)

@@ -66,7 +66,7 @@ impl Staging {
     }
 
     /// Buffers in all.
-    #[cfg(any(test, feature = "invariants"))]
+    #[cfg(any(test, debug_assertions))]
     pub fn count(&self) -> usize {
         self.noted.len()
     }

@@ -124,7 +124,7 @@ impl Extents {
     }
 
     /// Whether all of these groups are free.
-    #[cfg(any(test, feature = "strict"))]
+    #[cfg(any(test, debug_assertions))]
     pub fn is_free(&self, group: usize) -> bool {
         (0..ORDERS).any(|order| self.free[order].contains(group >> order))
     }

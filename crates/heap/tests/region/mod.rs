@@ -141,7 +141,7 @@ impl Region {
     }
 
     pub fn check(&self) {
-        #[cfg(feature = "strict")]
+        #[cfg(debug_assertions)]
         self.heap.check_invariants();
     }
 }

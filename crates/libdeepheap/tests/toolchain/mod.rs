@@ -65,7 +65,9 @@ fn build_library() -> PathBuf {
         None => panic!("{} has no profile in it", test.display()),
     };
     let output = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
-        .args(["build", "--quiet", "--profile", profile, "--manifest-path"])
+        // With the features of one package the crates below were built once more.
+        .args(["build", "--workspace", "--lib", "--quiet", "--profile", profile])
+        .arg("--manifest-path")
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
         .arg("--target-dir")
         .arg(target)

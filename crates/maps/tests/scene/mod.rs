@@ -127,6 +127,7 @@ impl Mapped {
     }
 
     pub fn check(&self) {
+        #[cfg(debug_assertions)]
         maps::check_invariants(self.at).unwrap();
     }
 

@@ -59,17 +59,18 @@ pub fn library() -> PathBuf {
 /// The command, beside the library.
 pub fn command() -> PathBuf {
     static COMMAND: OnceLock<PathBuf> = OnceLock::new();
-    let built = || build(&["--bin", "deepheap"], "/../cli/Cargo.toml").join("deepheap");
+    let built = || build(&["--bin", "deepheap"]).join("deepheap");
     let _library = library();
     COMMAND.get_or_init(built).clone()
 }
 
 fn build_library() -> PathBuf {
-    build(&["--lib"], "/Cargo.toml").join("libdeepheap_preload.so")
+    build(&["--lib"]).join("libdeepheap_preload.so")
 }
 
-/// Builds a part of the package with this manifest; answers the folder in which it lies then.
-fn build(part: &[&str], manifest: &str) -> PathBuf {
+/// Builds this kind of target; answers the folder in which it lies then. It builds it for all of
+/// the workspace: with the features of one package the crates below were built once more.
+fn build(kind: &[&str]) -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test");
     let mut folders = test.ancestors().skip(2);
     let folder = folders.next().expect("a test lies in TARGET/PROFILE/deps");
@@ -80,10 +81,10 @@ fn build(part: &[&str], manifest: &str) -> PathBuf {
         None => panic!("{} has no profile in it", test.display()),
     };
     let output = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
-        .args(["build", "--quiet", "--profile", profile])
-        .args(part)
+        .args(["build", "--workspace", "--quiet", "--profile", profile])
+        .args(kind)
         .arg("--manifest-path")
-        .arg(env!("CARGO_MANIFEST_DIR").to_owned() + manifest)
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
         .arg("--target-dir")
         .arg(target)
         .output()

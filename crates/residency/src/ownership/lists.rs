@@ -493,7 +493,7 @@ impl Descriptors {
     }
 }
 
-#[cfg(any(test, feature = "invariants"))]
+#[cfg(any(test, debug_assertions))]
 mod invariants;
 #[cfg(test)]
 mod tests;

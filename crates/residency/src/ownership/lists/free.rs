@@ -99,7 +99,7 @@ impl FreeDescriptors {
     }
 
     /// Whether a descriptor is in use.
-    #[cfg(any(test, feature = "invariants"))]
+    #[cfg(any(test, debug_assertions))]
     pub(super) fn is_used(&self, id: DescriptorId) -> bool {
         self.used[id.0 as usize / RUN].load(Ordering::Relaxed) >> (id.0 as usize % RUN) & 1 != 0
     }
