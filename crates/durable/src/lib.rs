@@ -9,6 +9,8 @@
 //!
 //! Must not: be needed by a process without durable heaps; know the heap of `malloc`.
 
+#![cfg_attr(not(test), warn(unreachable_pub))]
+
 pub mod error;
 pub mod heap_file;
 pub mod inspect;

@@ -24,7 +24,7 @@ pub(crate) struct AddressMap {
 
 impl AddressMap {
     /// The tables of the region `[base, base + len)`, both multiples of a span.
-    pub fn new(base: usize, len: usize, populated: &Populated) -> Result<Self> {
+    pub(crate) fn new(base: usize, len: usize, populated: &Populated) -> Result<Self> {
         Ok(Self {
             base,
             len,
@@ -34,43 +34,43 @@ impl AddressMap {
     }
 
     /// The address of the region's first byte.
-    pub fn base(&self) -> usize {
+    pub(crate) fn base(&self) -> usize {
         self.base
     }
 
     /// Bytes in the region.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
     /// Whether `ptr` lies in the region.
     #[inline]
-    pub fn contains(&self, ptr: usize) -> bool {
+    pub(crate) fn contains(&self, ptr: usize) -> bool {
         ptr.wrapping_sub(self.base) < self.len
     }
 
     /// How far into the region `ptr` lies; None if it lies outside.
     #[inline]
-    pub fn offset_of(&self, ptr: usize) -> Option<usize> {
+    pub(crate) fn offset_of(&self, ptr: usize) -> Option<usize> {
         let offset = ptr.wrapping_sub(self.base);
         (offset < self.len).then_some(offset)
     }
 
     /// The address of a page.
     #[inline]
-    pub fn address_of_page(&self, page: usize) -> usize {
+    pub(crate) fn address_of_page(&self, page: usize) -> usize {
         self.base + (page << PAGE_SHIFT)
     }
 
     /// The address of a slab.
     #[inline]
-    pub fn address_of_slab(&self, slab: usize) -> usize {
+    pub(crate) fn address_of_slab(&self, slab: usize) -> usize {
         self.base + (slab << SLAB_SHIFT)
     }
 
     /// The page that starts at `ptr`; None if none does.
     #[inline]
-    pub fn page_at(&self, ptr: usize) -> Option<usize> {
+    pub(crate) fn page_at(&self, ptr: usize) -> Option<usize> {
         let offset = ptr.wrapping_sub(self.base);
         (offset < self.len && offset.is_multiple_of(PAGE)).then_some(offset >> PAGE_SHIFT)
     }
@@ -78,7 +78,7 @@ impl AddressMap {
     /// The object slot that starts at `ptr`: its slab, class and index. Not whether it is
     /// allocated.
     #[inline(always)]
-    pub fn slot_at(&self, ptr: usize) -> Option<(usize, u8, usize)> {
+    pub(crate) fn slot_at(&self, ptr: usize) -> Option<(usize, u8, usize)> {
         let offset = ptr.wrapping_sub(self.base);
         // Beyond the region there is no slab, hence class 0, of which no object starts anywhere.
         let slab = offset >> SLAB_SHIFT;
@@ -88,7 +88,7 @@ impl AddressMap {
     }
 
     /// Bytes of the live allocation that starts at `ptr`, unless that is an object.
-    pub fn size_at(&self, ptr: usize) -> Option<usize> {
+    pub(crate) fn size_at(&self, ptr: usize) -> Option<usize> {
         if let Some((slab, class, index)) = self.slot_at(ptr) {
             let class = &SIZE_CLASSES[class as usize];
             return self.slabs.is_allocated(slab, class, index).then_some(class.size as usize);
@@ -98,7 +98,7 @@ impl AddressMap {
 
     /// The allocated run that starts at `ptr`: its first page and length in pages.
     #[inline]
-    pub fn run_at(&self, ptr: usize) -> Option<(usize, usize)> {
+    pub(crate) fn run_at(&self, ptr: usize) -> Option<(usize, usize)> {
         let first = self.page_at(ptr)?;
         match self.runs.tags.get(first) {
             (RunState::Allocated, pages) => Some((first, pages)),
@@ -133,7 +133,7 @@ impl AddressMap {
     ///
     /// An object in a thread cache has its bit set: taking it out of the cache writes nothing
     /// here, and need not. A freed one has its bit cleared, at the latest at the next flush.
-    pub fn page_is_free(&self, page: PageNo) -> bool {
+    pub(crate) fn page_is_free(&self, page: PageNo) -> bool {
         let page = page.index();
         let slab = page / PAGES_PER_SLAB;
         match self.slabs.class_of(slab) {

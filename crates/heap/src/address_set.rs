@@ -27,7 +27,7 @@ pub(crate) struct AddressSet {
 
 impl AddressSet {
     /// An empty set of numbers below `bound`.
-    pub fn new(bound: usize, populated: &Populated) -> Result<Self> {
+    pub(crate) fn new(bound: usize, populated: &Populated) -> Result<Self> {
         let mut lengths = [0; LEVELS_MAX];
         let mut levels = 0;
         let mut length = bound.max(1);
@@ -49,7 +49,7 @@ impl AddressSet {
     }
 
     /// Adds `member`.
-    pub fn insert(&mut self, member: usize) {
+    pub(crate) fn insert(&mut self, member: usize) {
         let mut position = member;
         for level in 0..self.levels {
             let at = self.starts[level] + position / 64;
@@ -64,7 +64,7 @@ impl AddressSet {
     }
 
     /// Takes `member` out; it need not be in.
-    pub fn remove(&mut self, member: usize) {
+    pub(crate) fn remove(&mut self, member: usize) {
         let mut position = member;
         for level in 0..self.levels {
             let word = &self.words[self.starts[level] + position / 64];
@@ -82,7 +82,7 @@ impl AddressSet {
     }
 
     /// The lowest member.
-    pub fn first(&self) -> Option<usize> {
+    pub(crate) fn first(&self) -> Option<usize> {
         let mut position = 0;
         for level in (0..self.levels).rev() {
             let word = self.words[self.starts[level] + position].load(Ordering::Relaxed);
@@ -95,7 +95,7 @@ impl AddressSet {
     }
 
     /// Whether `member` is in.
-    pub fn contains(&self, member: usize) -> bool {
+    pub(crate) fn contains(&self, member: usize) -> bool {
         self.words.bit(self.starts[0] * 64 + member)
     }
 }

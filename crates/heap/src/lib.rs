@@ -10,6 +10,7 @@
 //! (`objects`): pools and arrays, chunks of consecutive pages, and the object map, which tells how
 //! many bytes of a page are an object's. The tables of a durable heap can be saved, and found again
 //! by another process (`saved`).
+#![cfg_attr(not(test), warn(unreachable_pub))]
 #![warn(clippy::cast_lossless)]
 #![cfg_attr(
     not(test),

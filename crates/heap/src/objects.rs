@@ -39,7 +39,7 @@ pub(crate) struct Objects {
 
 impl Objects {
     /// The objects of a region of `spans` spans: none yet.
-    pub fn new(spans: usize, populated: &Populated) -> Result<Self> {
+    pub(crate) fn new(spans: usize, populated: &Populated) -> Result<Self> {
         Ok(Self {
             map: ObjectMap::new(spans * PAGES_PER_SPAN, populated)?,
             space: ObjectSpace::new(spans, populated)?,
@@ -66,7 +66,7 @@ impl Objects {
     }
 
     /// Live objects and elements of arrays, and their bytes.
-    pub fn live(&self) -> (usize, usize) {
+    pub(crate) fn live(&self) -> (usize, usize) {
         let (objects, bytes) = self.pools.live();
         let array_objects = self.array_objects.load(Relaxed);
         (objects + array_objects, bytes + self.array_bytes.load(Relaxed))

@@ -29,7 +29,7 @@ pub(crate) struct PageBits {
 
 impl PageBits {
     /// All bits clear, for `pages` pages.
-    pub fn new(pages: usize, populated: &Populated) -> Result<Self> {
+    pub(crate) fn new(pages: usize, populated: &Populated) -> Result<Self> {
         let whole = pages.div_ceil(PAGES_PER_SPAN).div_ceil(64);
         Ok(Self {
             words: Table::new(pages.div_ceil(64), populated)?,
@@ -39,13 +39,13 @@ impl PageBits {
 
     /// Whether the bit of `page` is set; false beyond the region.
     #[inline]
-    pub fn get(&self, page: usize) -> bool {
+    pub(crate) fn get(&self, page: usize) -> bool {
         // The word last: a thread that takes a span's mark away has written its words before.
         self.is_whole(page / PAGES_PER_SPAN) || self.words.bit(page)
     }
 
     /// How many bits of `range` are set.
-    pub fn count(&self, range: Range<usize>) -> usize {
+    pub(crate) fn count(&self, range: Range<usize>) -> usize {
         let in_words =
             |range| pieces(range).map(|(at, mask)| self.masked(at, mask).count_ones() as usize);
         spans(range)
@@ -58,7 +58,7 @@ impl PageBits {
     }
 
     /// Sets all bits of `range`.
-    pub fn set(&self, range: Range<usize>) {
+    pub(crate) fn set(&self, range: Range<usize>) {
         if range.is_empty() {
             return;
         }
@@ -73,7 +73,7 @@ impl PageBits {
     }
 
     /// As `set`, for pages of runs: of spans that lie in `range` whole it sets one bit.
-    pub fn set_run(&self, range: Range<usize>) {
+    pub(crate) fn set_run(&self, range: Range<usize>) {
         for (span, inside) in spans(range) {
             if self.is_whole(span) {
                 continue;
@@ -90,7 +90,7 @@ impl PageBits {
     }
 
     /// Clears all bits of `range`.
-    pub fn clear(&self, range: Range<usize>) {
+    pub(crate) fn clear(&self, range: Range<usize>) {
         for (span, inside) in spans(range) {
             let is_all = inside.len() == PAGES_PER_SPAN;
             if self.is_whole(span) {
@@ -129,13 +129,13 @@ impl PageBits {
 
     /// Clears the bit of `page`; returns whether it was set. Of several threads only one gets true.
     #[inline]
-    pub fn take(&self, page: usize) -> bool {
+    pub(crate) fn take(&self, page: usize) -> bool {
         let bit = 1 << (page % 64);
         self.words[page / 64].fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 
     /// Sets the bits of `range` that are clear in `other`.
-    pub fn set_unless(&self, other: &PageBits, range: Range<usize>) {
+    pub(crate) fn set_unless(&self, other: &PageBits, range: Range<usize>) {
         for (span, inside) in spans(range) {
             if other.is_whole(span) {
                 continue;
@@ -151,7 +151,7 @@ impl PageBits {
 
     /// Whether the two ways to say what is set in `span` agree: if it is marked as a whole, its
     /// words are zero.
-    pub fn agrees(&self, span: usize) -> bool {
+    pub(crate) fn agrees(&self, span: usize) -> bool {
         let words = span * WORDS_PER_SPAN..(span + 1) * WORDS_PER_SPAN;
         !self.is_whole(span)
             || self.is_untouched(span)
@@ -159,7 +159,7 @@ impl PageBits {
     }
 
     /// The first set bit of `range`, which lies in one span.
-    pub fn first(&self, range: Range<usize>) -> Option<usize> {
+    pub(crate) fn first(&self, range: Range<usize>) -> Option<usize> {
         if self.is_whole(range.start / PAGES_PER_SPAN) {
             return Some(range.start).filter(|_| !range.is_empty());
         }
@@ -170,7 +170,7 @@ impl PageBits {
     }
 
     /// The last set bit of `range`, which lies in one span.
-    pub fn last(&self, range: Range<usize>) -> Option<usize> {
+    pub(crate) fn last(&self, range: Range<usize>) -> Option<usize> {
         if self.is_whole(range.start / PAGES_PER_SPAN) {
             return range.end.checked_sub(1).filter(|_| !range.is_empty());
         }

@@ -30,7 +30,7 @@ pub(crate) type Populated = Arc<AtomicUsize>;
 
 impl<T: Zeroed> Table<T> {
     /// A table of `len` zero cells.
-    pub fn new(len: usize, populated: &Populated) -> Result<Self> {
+    pub(crate) fn new(len: usize, populated: &Populated) -> Result<Self> {
         let pages = (len * size_of::<T>()).div_ceil(PAGE);
         Ok(Self {
             cells: PinnedArray::new(len.max(1))?,
@@ -42,7 +42,7 @@ impl<T: Zeroed> Table<T> {
     /// Notes that the cells of `range` are about to be written. Called before the first write to a
     /// cell; more calls do no harm.
     #[inline]
-    pub fn mark(&self, range: Range<usize>) {
+    pub(crate) fn mark(&self, range: Range<usize>) {
         let first = range.start * size_of::<T>() / PAGE;
         let last = (range.end * size_of::<T>() - 1) / PAGE;
         for page in first..=last {
@@ -58,14 +58,14 @@ impl<T: Zeroed> Table<T> {
 
     /// A cell that is about to be written.
     #[inline]
-    pub fn cell(&self, at: usize) -> &T {
+    pub(crate) fn cell(&self, at: usize) -> &T {
         self.mark(at..at + 1);
         &self.cells[at]
     }
 
     /// Whether a cell of the page of this one was marked.
     #[inline]
-    pub fn is_marked(&self, cell: usize) -> bool {
+    pub(crate) fn is_marked(&self, cell: usize) -> bool {
         let page = cell * size_of::<T>() / PAGE;
         self.marked[page / 64].load(Ordering::Relaxed) >> (page % 64) & 1 == 1
     }
@@ -74,12 +74,12 @@ impl<T: Zeroed> Table<T> {
 impl Table<AtomicU64> {
     /// Whether a bit is set; false beyond the end.
     #[inline]
-    pub fn bit(&self, at: usize) -> bool {
+    pub(crate) fn bit(&self, at: usize) -> bool {
         self.get(at / 64).is_some_and(|word| word.load(Ordering::Acquire) >> (at % 64) & 1 == 1)
     }
 
     /// Sets a bit.
-    pub fn set_bit(&self, at: usize) {
+    pub(crate) fn set_bit(&self, at: usize) {
         self.cell(at / 64).fetch_or(1 << (at % 64), Ordering::Release);
     }
 }

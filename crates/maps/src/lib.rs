@@ -18,6 +18,8 @@
 //! Never: runs in a thread of another process; knows of heaps.
 //! Threads: each file says who may call it.
 
+#![cfg_attr(not(test), warn(unreachable_pub))]
+
 mod calls;
 mod error;
 mod log;

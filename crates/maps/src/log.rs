@@ -24,14 +24,14 @@
 //! Threads: any. Locks, outer to inner: folding, commits, a shard, the frame.
 
 mod append;
-pub mod create;
+pub(crate) mod create;
 mod evict;
-pub mod file;
+pub(crate) mod file;
 mod fold;
 mod index;
-pub mod look;
+pub(crate) mod look;
 mod sync;
-pub mod tables;
+pub(crate) mod tables;
 mod tracking;
 
 use core::ops::Range;

@@ -34,7 +34,7 @@ use crate::tables::member::Member;
 use crate::tables::streams::Streams;
 
 /// One map of this process.
-pub struct Region {
+pub(crate) struct Region {
     /// Where it is mapped, and how far.
     pub(crate) base: usize,
     pub(crate) bytes: usize,
@@ -49,7 +49,7 @@ pub struct Region {
 }
 
 /// How the kernel watches a map.
-pub struct Watch {
+pub(crate) struct Watch {
     pub(crate) uffd: Userfaultfd,
     /// Whether it can tell what this process has written (`log/tracking`).
     pub(crate) is_tracked: bool,
@@ -107,7 +107,7 @@ impl Watch {
 
 /// The content of a page, in 128 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Hash(pub u64, pub u64);
+pub(crate) struct Hash(pub u64, pub u64);
 
 impl Region {
     /// The hash of a page.

@@ -41,7 +41,7 @@ const LANES: usize = 64;
 
 /// Which threads pass.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Level {
+pub(crate) enum Level {
     /// Faults, eviction, discard.
     Mover = 0,
     /// The collector.
@@ -52,7 +52,7 @@ pub enum Level {
 const OPEN: u32 = 0;
 
 /// A two-level gate.
-pub struct Gate {
+pub(crate) struct Gate {
     /// `OPEN`, or 1 and the number of the cause for which it is closed.
     closed: [AtomicU32; 2],
     /// Which thread closed it, or 0.
@@ -61,7 +61,7 @@ pub struct Gate {
 }
 
 /// Proof of having passed the gate; dropping it leaves the gate.
-pub struct Passage<'a> {
+pub(crate) struct Passage<'a> {
     gate: &'a Gate,
     level: Level,
     lane: usize,
@@ -77,7 +77,7 @@ pub(crate) struct Forking {
 
 impl Gate {
     /// An open gate.
-    pub const fn new() -> Gate {
+    pub(crate) const fn new() -> Gate {
         Gate {
             closed: [const { AtomicU32::new(0) }; 2],
             owner: AtomicUsize::new(0),
@@ -86,7 +86,7 @@ impl Gate {
     }
 
     /// Passes the gate, waiting while it is closed by another thread.
-    pub fn enter(&self, level: Level) -> Passage<'_> {
+    pub(crate) fn enter(&self, level: Level) -> Passage<'_> {
         let lane = tls::lane_of::<LANES>();
         let counter = &*self.inside[level as usize][lane];
         let closed = &self.closed[level as usize];
@@ -105,14 +105,14 @@ impl Gate {
     }
 
     /// Whether another thread has closed it.
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed[Level::Mover as usize].load(Ordering::SeqCst) != OPEN
             && self.owner.load(Ordering::Relaxed) != tls::thread_number()
     }
 
     /// Closes both levels, one after the other, and waits until nobody is inside. In between, when
     /// no mover is, calls `between`. Threads that come meanwhile wait for this `cause`.
-    pub fn close(&self, cause: Cause, between: impl FnOnce()) {
+    pub(crate) fn close(&self, cause: Cause, between: impl FnOnce()) {
         self.owner.store(tls::thread_number(), Ordering::Relaxed);
         self.close_level(Level::Mover, cause);
         between();
@@ -133,7 +133,7 @@ impl Gate {
     }
 
     /// Opens both levels.
-    pub fn open(&self) {
+    pub(crate) fn open(&self) {
         self.owner.store(0, Ordering::Relaxed);
         for closed in &self.closed {
             closed.store(OPEN, Ordering::SeqCst);
@@ -145,7 +145,7 @@ impl Gate {
     ///
     /// # Safety
     /// No other thread exists in this process.
-    pub unsafe fn forget_others(&self) {
+    pub(crate) unsafe fn forget_others(&self) {
         for lane in self.inside.iter().flatten() {
             lane.store(0, Ordering::Relaxed);
         }

@@ -6,6 +6,8 @@
 //! budget.
 //! Never: touches managed memory (it would fault on itself), allocates after construction.
 
+#![cfg_attr(not(test), warn(unreachable_pub))]
+
 mod ahead;
 mod budget;
 mod calls;

@@ -3,6 +3,7 @@
 //! Guarantees: the same observations give the same decisions.
 //! Never: takes a lock, looks at a clock, does I/O, has memory of its own that its caller should
 //! account for: the caller that makes a table hands in the memory for it.
+#![cfg_attr(not(test), warn(unreachable_pub))]
 #![forbid(unsafe_code)]
 #![warn(clippy::cast_lossless)]
 #![cfg_attr(

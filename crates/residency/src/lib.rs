@@ -19,6 +19,8 @@
 //! reference; waits for another object while an object is owned.
 //! Threads: any, also in a signal handler, inside the pager's gate.
 
+#![cfg_attr(not(test), warn(unreachable_pub))]
+
 pub mod codec;
 pub mod contents;
 pub mod counters;

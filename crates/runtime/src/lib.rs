@@ -12,6 +12,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![cfg_attr(not(test), warn(unreachable_pub))]
+
 mod control;
 mod durable;
 #[doc(hidden)]

@@ -18,6 +18,7 @@
 //!
 //! `log/store` imports the parts. The rest of `log` imports `log/store`, which does not know it. No
 //! two modules import each other.
+#![cfg_attr(not(test), warn(unreachable_pub))]
 #![forbid(unsafe_code)]
 #![warn(clippy::cast_lossless)]
 #![cfg_attr(

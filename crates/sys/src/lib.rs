@@ -6,6 +6,8 @@
 //! Never: uses std threads, std thread-locals or the global allocator on the fault path.
 //! Threads: each file says who may call it, and from where.
 
+#![cfg_attr(not(test), warn(unreachable_pub))]
+
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("deepheap-sys runs on x86_64 Linux only, for now");
 

@@ -2,6 +2,8 @@
 //!
 //! Never: is linked into a program.
 
+#![cfg_attr(not(test), warn(unreachable_pub))]
+
 pub mod doctor;
 pub mod drive;
 pub mod process;

@@ -88,7 +88,7 @@ const _: () = {
 
 impl Chunk {
     /// Writes everything of an unused chunk but its state.
-    pub fn shape_as(&self, first: usize, slots: usize, shape: Shape, blocks: u64) {
+    pub(crate) fn shape_as(&self, first: usize, slots: usize, shape: Shape, blocks: u64) {
         self.first.store(first.to_u32(), Relaxed);
         self.pages.store((slots * shape.stride as usize).to_u32(), Relaxed);
         self.stride.store(shape.stride, Relaxed);
@@ -99,29 +99,29 @@ impl Chunk {
 
     /// Its first page.
     #[inline]
-    pub fn first(&self) -> usize {
+    pub(crate) fn first(&self) -> usize {
         self.first.load(Relaxed) as usize
     }
 
     /// How many pages its objects lie on.
     #[inline]
-    pub fn pages(&self) -> usize {
+    pub(crate) fn pages(&self) -> usize {
         self.pages.load(Relaxed) as usize
     }
 
     /// The pages that its objects lie on.
-    pub fn range(&self) -> Range<usize> {
+    pub(crate) fn range(&self) -> Range<usize> {
         self.first()..self.first() + self.pages()
     }
 
     /// The groups of pages that it has.
-    pub fn groups(&self) -> Range<usize> {
+    pub(crate) fn groups(&self) -> Range<usize> {
         self.first() / PAGES_PER_GROUP..self.range().end.div_ceil(PAGES_PER_GROUP)
     }
 
     /// How its objects lie.
     #[inline]
-    pub fn shape(&self) -> Shape {
+    pub(crate) fn shape(&self) -> Shape {
         Shape {
             stride: self.stride.load(Relaxed).max(1),
             tail: self.tail.load(Relaxed),
@@ -130,23 +130,23 @@ impl Chunk {
     }
 
     /// Whether `shape`, which `shape()` answered, is what it has: a loaded chunk's may be anything.
-    pub fn is_saved_shape(&self, shape: Shape) -> bool {
+    pub(crate) fn is_saved_shape(&self, shape: Shape) -> bool {
         (self.stride.load(Relaxed), self.batch.load(Relaxed)) == (shape.stride, shape.batch)
     }
 
     /// How many strides it has: objects or, where they are batched, batches.
-    pub fn slots(&self) -> usize {
+    pub(crate) fn slots(&self) -> usize {
         self.pages() / self.shape().stride as usize
     }
 
     /// Blocks of the store promised for it.
-    pub fn blocks(&self) -> u64 {
+    pub(crate) fn blocks(&self) -> u64 {
         u64::from(self.blocks.load(Relaxed))
     }
 
     /// Its state.
     #[inline]
-    pub fn state(&self) -> ChunkState {
+    pub(crate) fn state(&self) -> ChunkState {
         match self.state.load(Acquire) {
             1 => ChunkState::Pooled,
             2 => ChunkState::Array,
@@ -157,17 +157,17 @@ impl Chunk {
     }
 
     /// Whether its state is one of those above: a loaded chunk's may be anything.
-    pub fn has_state(&self) -> bool {
+    pub(crate) fn has_state(&self) -> bool {
         self.state.load(Acquire) <= ChunkState::Held as u32
     }
 
     /// Sets the state to `to`; the caller owns the chunk.
-    pub fn set_state(&self, to: ChunkState) {
+    pub(crate) fn set_state(&self, to: ChunkState) {
         self.state.store(to as u32, Release);
     }
 
     /// Changes the state to `to` if it is `from` now; of two threads one succeeds.
-    pub fn change_state(&self, from: ChunkState, to: ChunkState) -> bool {
+    pub(crate) fn change_state(&self, from: ChunkState, to: ChunkState) -> bool {
         self.state.compare_exchange(from as u32, to as u32, AcqRel, Relaxed).is_ok()
     }
 }

@@ -32,7 +32,7 @@ pub(crate) struct Extents {
 
 impl Extents {
     /// Extents of a region of `spans` spans, with no address space yet.
-    pub fn new(spans: usize, populated: &Populated) -> Result<Self> {
+    pub(crate) fn new(spans: usize, populated: &Populated) -> Result<Self> {
         let mut sets = Vec::with_capacity(ORDERS);
         for order in 0..ORDERS {
             sets.push(AddressSet::new((spans * GROUPS_PER_SPAN) >> order, populated)?);
@@ -42,7 +42,7 @@ impl Extents {
     }
 
     /// Takes `count` consecutive groups; None if no free block or run of spans holds them.
-    pub fn take(&mut self, count: usize) -> Option<usize> {
+    pub(crate) fn take(&mut self, count: usize) -> Option<usize> {
         debug_assert!(count > 0);
         let first = if count > GROUPS_PER_SPAN {
             self.take_spans(count.div_ceil(GROUPS_PER_SPAN))?
@@ -58,7 +58,7 @@ impl Extents {
     }
 
     /// Takes `most` groups, or else the largest power of two that is there, at least `least`.
-    pub fn take_up_to(&mut self, most: usize, least: usize) -> Option<(usize, usize)> {
+    pub(crate) fn take_up_to(&mut self, most: usize, least: usize) -> Option<(usize, usize)> {
         let mut count = most;
         loop {
             if let Some(first) = self.take(count) {
@@ -73,7 +73,7 @@ impl Extents {
     }
 
     /// Gives back groups that were taken, or adds new ones.
-    pub fn give(&mut self, groups: Range<usize>) {
+    pub(crate) fn give(&mut self, groups: Range<usize>) {
         self.spans_end = self.spans_end.max(groups.end.div_ceil(GROUPS_PER_SPAN));
         let mut at = groups.start;
         while at < groups.end {
@@ -125,7 +125,7 @@ impl Extents {
 
     /// Whether all of these groups are free.
     #[cfg(any(test, debug_assertions))]
-    pub fn is_free(&self, group: usize) -> bool {
+    pub(crate) fn is_free(&self, group: usize) -> bool {
         (0..ORDERS).any(|order| self.free[order].contains(group >> order))
     }
 }

@@ -50,7 +50,7 @@ pub(crate) struct ObjectMap {
 
 impl ObjectMap {
     /// No objects, for `pages` pages.
-    pub fn new(pages: usize, populated: &Populated) -> Result<Self> {
+    pub(crate) fn new(pages: usize, populated: &Populated) -> Result<Self> {
         let groups = pages / PAGES_PER_GROUP;
         Ok(Self {
             groups: Table::new(groups, populated)?,
@@ -65,18 +65,18 @@ impl ObjectMap {
 
     /// Has objects that are allocated from now on lie in lanes, if they fit, of 2^`shift` frames.
     /// Once, and before there is any object.
-    pub fn set_lanes(&self, shift: u32) {
+    pub(crate) fn set_lanes(&self, shift: u32) {
         self.lanes_shift.store(shift, Ordering::Release);
     }
 
     /// Whether objects lie in lanes if they fit.
     #[inline]
-    pub fn has_lanes(&self) -> bool {
+    pub(crate) fn has_lanes(&self) -> bool {
         self.lanes_shift.load(Ordering::Acquire) != 0
     }
 
     /// Notes that objects of these spans lie in lanes.
-    pub fn add_lane_spans(&self, spans: Range<usize>) {
+    pub(crate) fn add_lane_spans(&self, spans: Range<usize>) {
         for span in spans {
             self.lane_spans.set_bit(span);
             self.lane_span_count.fetch_add(1, Ordering::Relaxed);
@@ -84,7 +84,7 @@ impl ObjectMap {
     }
 
     /// Whether with so many more spans there would be more than [`PAGES_PER_LANE`] pages to a lane.
-    pub fn lanes_are_full(&self, more: usize) -> bool {
+    pub(crate) fn lanes_are_full(&self, more: usize) -> bool {
         let frames = 1usize << self.lanes_shift.load(Ordering::Acquire);
         let most = (frames * LANES * PAGES_PER_LANE / PAGES_PER_SPAN).max(1);
         self.lane_span_count.load(Ordering::Relaxed) + more > most
@@ -92,13 +92,13 @@ impl ObjectMap {
 
     /// See `Heap::is_lane_page`.
     #[inline]
-    pub fn is_lane_page(&self, page: usize) -> bool {
+    pub(crate) fn is_lane_page(&self, page: usize) -> bool {
         self.has_lanes() && self.lane_spans.bit(page / PAGES_PER_SPAN)
     }
 
     /// See `Heap::kept_offset`.
     #[inline]
-    pub fn kept_offset(&self, page: usize) -> usize {
+    pub(crate) fn kept_offset(&self, page: usize) -> usize {
         match self.is_lane_page(page) {
             false => 0,
             true => (page >> self.lanes_shift.load(Ordering::Acquire)) % LANES * LANE_BYTES,
@@ -107,20 +107,20 @@ impl ObjectMap {
 
     /// The chunk with that name.
     #[inline]
-    pub fn chunk(&self, id: ChunkId) -> &Chunk {
+    pub(crate) fn chunk(&self, id: ChunkId) -> &Chunk {
         &self.chunks[id as usize]
     }
 
     /// The chunk that page `page` belongs to.
     #[inline]
-    pub fn chunk_of(&self, page: usize) -> Option<(ChunkId, &Chunk)> {
+    pub(crate) fn chunk_of(&self, page: usize) -> Option<(ChunkId, &Chunk)> {
         let id = self.groups.get(page / PAGES_PER_GROUP)?.load(Ordering::Acquire);
         if id == 0 { None } else { Some((id, self.chunk(id))) }
     }
 
     /// The chunk that page `page` is an object page of, and the page's number in it.
     #[inline]
-    pub fn place_of(&self, page: usize) -> Option<(&Chunk, usize)> {
+    pub(crate) fn place_of(&self, page: usize) -> Option<(&Chunk, usize)> {
         let (_, chunk) = self.chunk_of(page)?;
         let within = page.wrapping_sub(chunk.first());
         (within < chunk.pages()).then_some((chunk, within))
@@ -128,7 +128,7 @@ impl ObjectMap {
 
     /// The object, live or not, or array element that starts `offset` bytes into the region.
     #[inline]
-    pub fn locate(&self, offset: usize) -> Option<ObjectAt> {
+    pub(crate) fn locate(&self, offset: usize) -> Option<ObjectAt> {
         let page = offset >> PAGE_SHIFT;
         let (id, chunk) = self.chunk_of(page)?;
         let within = page.checked_sub(chunk.first()).filter(|&within| within < chunk.pages())?;
@@ -143,12 +143,12 @@ impl ObjectMap {
     }
 
     /// Whether no chunk has the group of pages. A group never entered costs no memory.
-    pub fn is_free(&self, group: usize) -> bool {
+    pub(crate) fn is_free(&self, group: usize) -> bool {
         !self.groups.is_marked(group) || self.groups[group].load(Ordering::Relaxed) == 0
     }
 
     /// Enters the pages of the chunk, which the caller owns. The chunk has its shape already.
-    pub fn enter(&self, id: ChunkId) {
+    pub(crate) fn enter(&self, id: ChunkId) {
         let chunk = self.chunk(id);
         if chunk.shape().batch > 1 {
             self.batches.mark(chunk.range());
@@ -160,7 +160,7 @@ impl ObjectMap {
     }
 
     /// Removes the pages of the chunk.
-    pub fn leave(&self, id: ChunkId) {
+    pub(crate) fn leave(&self, id: ChunkId) {
         for group in &self.groups[self.chunk(id).groups()] {
             group.store(0, Ordering::Release);
         }
@@ -168,7 +168,7 @@ impl ObjectMap {
 
     /// Which objects of a page of batched objects are live.
     #[inline]
-    pub fn batch(&self, page: usize) -> &AtomicU16 {
+    pub(crate) fn batch(&self, page: usize) -> &AtomicU16 {
         &self.batches[page]
     }
 }

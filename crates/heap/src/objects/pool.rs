@@ -120,7 +120,7 @@ pub(crate) fn pool_of(shape: Shape) -> Option<usize> {
 
 impl Pools {
     /// Empty pools.
-    pub fn new(populated: &Populated) -> errno::Result<Self> {
+    pub(crate) fn new(populated: &Populated) -> errno::Result<Self> {
         Ok(Self {
             pools: Table::new(POOLS, populated)?,
             locks: (0..POOL_LOCKS).map(|_| Lock::new(())).collect(),
@@ -129,7 +129,12 @@ impl Pools {
     }
 
     /// Takes a free object of pool `number`, growing the pool if it has none.
-    pub fn take(&self, ground: Ground<'_>, number: usize, shape: Shape) -> Result<Taken, Shortage> {
+    pub(crate) fn take(
+        &self,
+        ground: Ground<'_>,
+        number: usize,
+        shape: Shape,
+    ) -> Result<Taken, Shortage> {
         let _lock = self.lock(number);
         let pool = &self.pools[number];
         if pool.head.load(Relaxed) == 0 {
@@ -181,7 +186,7 @@ impl Pools {
     }
 
     /// Takes an object back.
-    pub fn put(&self, ground: Ground<'_>, chunk: &Chunk, place: ObjectAt) -> Put {
+    pub(crate) fn put(&self, ground: Ground<'_>, chunk: &Chunk, place: ObjectAt) -> Put {
         let shape = chunk.shape();
         let Some(number) = pool_of(shape) else { return Put::Not };
         let pool = &self.pools[number];
@@ -219,7 +224,7 @@ impl Pools {
     }
 
     /// Ends the quarantine of the pages at `place`. False if they are not in quarantine.
-    pub fn recycle(&self, ground: Ground<'_>, place: ObjectAt) -> bool {
+    pub(crate) fn recycle(&self, ground: Ground<'_>, place: ObjectAt) -> bool {
         let chunk = ground.map.chunk(place.chunk);
         let Some(number) = pool_of(chunk.shape()) else { return false };
         let _lock = self.lock(number);
@@ -246,7 +251,7 @@ impl Pools {
     }
 
     /// Retires the empty chunks that pools keep.
-    pub fn retire_kept(&self, ground: Ground<'_>) {
+    pub(crate) fn retire_kept(&self, ground: Ground<'_>) {
         for number in self.used() {
             let _lock = self.lock(number);
             let pool = &self.pools[number];
@@ -334,7 +339,7 @@ impl Pools {
     }
 
     /// Takes over a chunk of a loaded heap, whose open pages are marked.
-    pub fn adopt(&self, ground: Ground<'_>, number: usize, id: ChunkId, counts: Counts) {
+    pub(crate) fn adopt(&self, ground: Ground<'_>, number: usize, id: ChunkId, counts: Counts) {
         let _lock = self.lock(number);
         self.take_in(ground.map, number, id, counts);
         if counts.busy == 0 {
@@ -372,7 +377,7 @@ impl Pools {
     }
 
     /// Live objects of all pools, and their bytes.
-    pub fn live(&self) -> (usize, usize) {
+    pub(crate) fn live(&self) -> (usize, usize) {
         self.used().fold((0, 0), |(objects, bytes), number| {
             let live = self.pools[number].live.load(Relaxed);
             (objects + live, bytes + live * (number + 1) * OBJECT_GRAIN)
@@ -380,7 +385,7 @@ impl Pools {
     }
 
     /// The numbers of the pools that ever had a chunk.
-    pub fn used(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn used(&self) -> impl Iterator<Item = usize> {
         (0..POOLS / 64).flat_map(|at| {
             let word = self.used[at].load(Relaxed);
             (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| at * 64 + bit)

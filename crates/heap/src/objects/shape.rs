@@ -46,7 +46,7 @@ pub(crate) struct Shape {
 
 impl Shape {
     /// The shape of single objects of `size` bytes; 0 counts as 1. None beyond 2^32 pages.
-    pub fn of_object(size: usize) -> Option<Shape> {
+    pub(crate) fn of_object(size: usize) -> Option<Shape> {
         let alone = Shape::of_element(size)?;
         let bytes = alone.tail as usize;
         if alone.stride > 1 || bytes >= BATCH_BELOW {
@@ -58,7 +58,7 @@ impl Shape {
 
     /// The shape of single objects of `size` bytes in lanes: as many on a page as fill a lane. None
     /// if they do not fit.
-    pub fn in_lane(size: usize) -> Option<Shape> {
+    pub(crate) fn in_lane(size: usize) -> Option<Shape> {
         let alone = Shape::of_element(size)?;
         if alone.stride > 1 || alone.tail as usize > LANE_BYTES {
             return None;
@@ -68,7 +68,7 @@ impl Shape {
     }
 
     /// The shape of array elements of `size` bytes, which are never batched.
-    pub fn of_element(size: usize) -> Option<Shape> {
+    pub(crate) fn of_element(size: usize) -> Option<Shape> {
         let bytes = rounded(size)?;
         let stride = u32::try_from(bytes.div_ceil(PAGE)).ok()?;
         let before = (stride as usize - 1) << PAGE_SHIFT;
@@ -77,20 +77,20 @@ impl Shape {
 
     /// Bytes of an object: the size asked for, rounded up to 8.
     #[inline]
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         let before = (self.stride as usize).saturating_sub(1) << PAGE_SHIFT;
         before + (self.tail / self.batch.max(1)) as usize
     }
 
     /// Kept bytes of page `page` of a chunk.
     #[inline]
-    pub fn kept_bytes(&self, page: usize) -> usize {
+    pub(crate) fn kept_bytes(&self, page: usize) -> usize {
         let stride = self.stride as usize;
         if stride <= 1 || page % stride == stride - 1 { self.tail as usize } else { PAGE }
     }
 
     /// Blocks of the store to promise for `slots` strides.
-    pub fn blocks(&self, slots: usize) -> u64 {
+    pub(crate) fn blocks(&self, slots: usize) -> u64 {
         let whole = (u64::from(self.stride) - 1) * slots as u64;
         let tails = slots.div_ceil(objects_per_block(self.tail as usize));
         let blocks = whole + tails as u64;

@@ -46,7 +46,7 @@ pub(crate) struct Space {
 
 impl ObjectSpace {
     /// The object space of a region of `spans` spans, with no space yet.
-    pub fn new(spans: usize, populated: &Populated) -> errno::Result<Self> {
+    pub(crate) fn new(spans: usize, populated: &Populated) -> errno::Result<Self> {
         let space = Space {
             extents: [Extents::new(spans, populated)?, Extents::new(spans, populated)?],
             chunks_end: 1,
@@ -61,7 +61,7 @@ impl ObjectSpace {
     /// Makes a chunk of `slots` strides, or of fewer if space is short, at least `least`, and
     /// enters it in `map`. Its objects lie in lanes if `in_lanes`. Its state is still `Unused`.
     /// Changes nothing if it fails.
-    pub fn create(
+    pub(crate) fn create(
         &self,
         map: &ObjectMap,
         (shape, in_lanes): (Shape, bool),
@@ -104,7 +104,7 @@ impl ObjectSpace {
     }
 
     /// Ends a held chunk: its space is free again.
-    pub fn destroy(&self, map: &ObjectMap, id: ChunkId) {
+    pub(crate) fn destroy(&self, map: &ObjectMap, id: ChunkId) {
         let chunk = map.chunk(id);
         let mut space = self.lock.lock();
         if !chunk.change_state(ChunkState::Held, ChunkState::Unused) {
@@ -119,7 +119,7 @@ impl ObjectSpace {
     }
 
     /// Makes a chunk idle: it has no live object, and waits for its bytes to be ended.
-    pub fn put_idle(&self, map: &ObjectMap, id: ChunkId) {
+    pub(crate) fn put_idle(&self, map: &ObjectMap, id: ChunkId) {
         let chunk = map.chunk(id);
         let _lock = self.lock.lock();
         chunk.set_state(ChunkState::Idle);
@@ -129,7 +129,7 @@ impl ObjectSpace {
 
     /// Takes an idle chunk, which the caller holds from now on; costs one load if there is none.
     #[inline]
-    pub fn take_idle(&self, map: &ObjectMap) -> Option<ChunkId> {
+    pub(crate) fn take_idle(&self, map: &ObjectMap) -> Option<ChunkId> {
         if self.idle.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -145,7 +145,7 @@ impl ObjectSpace {
     }
 
     /// Adds address space, for objects in lanes or for others.
-    pub fn add_spans(&self, map: &ObjectMap, range: SpanRange, for_lanes: bool) {
+    pub(crate) fn add_spans(&self, map: &ObjectMap, range: SpanRange, for_lanes: bool) {
         let mut space = self.lock.lock();
         let spans = range.first..range.first + range.count;
         let groups = spans.start * GROUPS_PER_SPAN..spans.end * GROUPS_PER_SPAN;
@@ -159,12 +159,12 @@ impl ObjectSpace {
     }
 
     /// Whether the span was added.
-    pub fn has_span(&self, span: usize) -> bool {
+    pub(crate) fn has_span(&self, span: usize) -> bool {
         self.spans.bit(span)
     }
 
     /// Takes over a chunk of a loaded heap, with its pages.
-    pub fn adopt(&self, map: &ObjectMap, id: ChunkId) {
+    pub(crate) fn adopt(&self, map: &ObjectMap, id: ChunkId) {
         let mut space = self.lock.lock();
         map.enter(id);
         space.promised += map.chunk(id).blocks();
@@ -172,7 +172,7 @@ impl ObjectSpace {
     }
 
     /// Takes over an unused chunk of a loaded heap.
-    pub fn adopt_unused(&self, map: &ObjectMap, id: ChunkId) {
+    pub(crate) fn adopt_unused(&self, map: &ObjectMap, id: ChunkId) {
         let mut space = self.lock.lock();
         // Its page may have been all zero, and not been kept.
         map.chunks.cell(id as usize).next.store(space.unused, Ordering::Relaxed);
@@ -180,7 +180,7 @@ impl ObjectSpace {
     }
 
     /// Takes over the object spans below `spans` of a loaded heap, after its chunks.
-    pub fn adopt_spans(&self, map: &ObjectMap, spans: usize, chunks_end: ChunkId) {
+    pub(crate) fn adopt_spans(&self, map: &ObjectMap, spans: usize, chunks_end: ChunkId) {
         let mut space = self.lock.lock();
         space.chunks_end = chunks_end;
         let mut taken_to = 0;

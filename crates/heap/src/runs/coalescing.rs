@@ -75,23 +75,23 @@ impl DirtyFree {
         Ok(Self { spans: Table::new(spans, populated)?, all: AtomicUsize::new(0) })
     }
 
-    pub fn of(&self, span: usize) -> usize {
+    pub(crate) fn of(&self, span: usize) -> usize {
         self.spans[span].load(Ordering::Relaxed) as usize
     }
 
-    pub fn all(&self) -> usize {
+    pub(crate) fn all(&self) -> usize {
         self.all.load(Ordering::Relaxed)
     }
 
     /// Adds `dirty` pages in the span of `page`.
-    pub fn add(&self, page: usize, dirty: usize) {
+    pub(crate) fn add(&self, page: usize, dirty: usize) {
         if dirty > 0 {
             self.spans.cell(page / PAGES_PER_SPAN).fetch_add(dirty.to_u32(), Ordering::Relaxed);
             self.all.fetch_add(dirty, Ordering::Relaxed);
         }
     }
 
-    pub fn sub(&self, page: usize, dirty: usize) {
+    pub(crate) fn sub(&self, page: usize, dirty: usize) {
         if dirty > 0 {
             self.spans[page / PAGES_PER_SPAN].fetch_sub(dirty.to_u32(), Ordering::Relaxed);
             self.all.fetch_sub(dirty, Ordering::Relaxed);
@@ -101,7 +101,7 @@ impl DirtyFree {
 
 impl Coalescing {
     /// An empty region of `spans` spans.
-    pub fn new(spans: usize, populated: &Populated) -> errno::Result<Self> {
+    pub(crate) fn new(spans: usize, populated: &Populated) -> errno::Result<Self> {
         let pages = spans * PAGES_PER_SPAN;
         Ok(Self {
             tags: RunTags::new(pages, populated)?,
@@ -121,7 +121,7 @@ impl Coalescing {
 
     /// A run of `pages` pages at a multiple of `align` pages (a power of two up to a span), and
     /// whether it reads as zeros.
-    pub fn allocate(&self, pages: usize, align: usize) -> Result<(usize, bool), Shortage> {
+    pub(crate) fn allocate(&self, pages: usize, align: usize) -> Result<(usize, bool), Shortage> {
         let spans = self.huge.len();
         if pages > RUN_PAGES_MAX || pages.div_ceil(PAGES_PER_SPAN) > spans || align > PAGES_PER_SPAN
         {
@@ -144,7 +144,7 @@ impl Coalescing {
     }
 
     /// The pages of a slab for objects of `class`; returns its number.
-    pub fn allocate_slab(&self, class: &SizeClass) -> Result<usize, Shortage> {
+    pub(crate) fn allocate_slab(&self, class: &SizeClass) -> Result<usize, Shortage> {
         let _lock = self.lock.lock();
         let covered = class.covered_pages();
         let (at, _) = self.carve(PAGES_PER_SLAB, PAGES_PER_SLAB, covered)?;
@@ -153,7 +153,7 @@ impl Coalescing {
     }
 
     /// Puts the allocated or cached run at `first` in quarantine. None if there is none.
-    pub fn hold(&self, first: usize) -> Option<FreedRun> {
+    pub(crate) fn hold(&self, first: usize) -> Option<FreedRun> {
         let (state, pages) = self.tags.get(first);
         if !matches!(state, RunState::Allocated | RunState::Cached)
             || !self.tags.change(first, (state, pages), (RunState::Held, pages))
@@ -166,7 +166,7 @@ impl Coalescing {
     }
 
     /// Puts a slab that was closed in quarantine.
-    pub fn hold_slab(&self, slab: usize) -> FreedRun {
+    pub(crate) fn hold_slab(&self, slab: usize) -> FreedRun {
         let first = slab * PAGES_PER_SLAB;
         let pages = PAGES_PER_SLAB;
         let held = self.tags.change(first, (RunState::Slab, pages), (RunState::Held, pages));
@@ -175,7 +175,7 @@ impl Coalescing {
     }
 
     /// Parks a run in quarantine for the next `take_parked`.
-    pub fn park(&self, run: FreedRun) {
+    pub(crate) fn park(&self, run: FreedRun) {
         let _lock = self.lock.lock();
         let next = self.parked.swap(run.first.0 + 1, Ordering::Relaxed);
         self.free_runs.link_of_no_free_run(run.first.index()).store(next, Ordering::Relaxed);
@@ -183,7 +183,7 @@ impl Coalescing {
 
     /// A parked run, if there is one; costs one load if there is none.
     #[inline]
-    pub fn take_parked(&self) -> Option<FreedRun> {
+    pub(crate) fn take_parked(&self) -> Option<FreedRun> {
         if self.parked.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -198,7 +198,7 @@ impl Coalescing {
 
     /// Ends a quarantine; `clean` if the pages read as zeros now. A run that is not in quarantine
     /// is left alone.
-    pub fn recycle(&self, run: FreedRun, clean: bool) {
+    pub(crate) fn recycle(&self, run: FreedRun, clean: bool) {
         let (first, pages) = (run.first.index(), run.pages);
         let _lock = self.lock.lock();
         if self.tags.get(first) != (RunState::Held, pages) {
@@ -232,7 +232,7 @@ impl Coalescing {
 
     /// If more than `max` free pages are dirty: a run of free pages, put in quarantine, that
     /// starts and ends with a dirty one, from the highest span that has any.
-    pub fn take_purgeable(&self, max: usize) -> Option<FreedRun> {
+    pub(crate) fn take_purgeable(&self, max: usize) -> Option<FreedRun> {
         if self.dirty_free.all() <= max {
             return None;
         }
@@ -356,14 +356,14 @@ impl Coalescing {
 
     /// Whether the page may be in use: committed, or part of an area.
     #[inline]
-    pub fn is_handed_out(&self, page: usize) -> bool {
+    pub(crate) fn is_handed_out(&self, page: usize) -> bool {
         self.dirty.get(page)
             || self.live_pages.get(page)
             || self.is_area_span(page / PAGES_PER_SPAN)
     }
 
     /// All published spans are below this one. Takes no lock: a handler asks too.
-    pub fn spans_end(&self) -> usize {
+    pub(crate) fn spans_end(&self) -> usize {
         self.end.load(Ordering::Acquire)
     }
 }

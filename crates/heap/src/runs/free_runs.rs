@@ -74,7 +74,7 @@ fn ample_bin(pages: usize) -> u8 {
 
 impl FreeRuns {
     /// No free runs, for a region of `spans` spans.
-    pub fn new(spans: usize, populated: &Populated) -> Result<Self> {
+    pub(crate) fn new(spans: usize, populated: &Populated) -> Result<Self> {
         Ok(Self {
             links: Table::new(spans * PAGES_PER_SPAN, populated)?,
             heads: Table::new(spans * HEADS_STRIDE, populated)?,
@@ -85,7 +85,7 @@ impl FreeRuns {
     }
 
     /// Adds a free run; it lies within one span.
-    pub fn insert(&self, first: usize, pages: usize) {
+    pub(crate) fn insert(&self, first: usize, pages: usize) {
         let span = first / PAGES_PER_SPAN;
         let bin = bin_of(pages);
         if bin == WHOLE {
@@ -115,7 +115,7 @@ impl FreeRuns {
     }
 
     /// Takes a free run out.
-    pub fn remove(&self, first: usize, pages: usize) {
+    pub(crate) fn remove(&self, first: usize, pages: usize) {
         let span = first / PAGES_PER_SPAN;
         let bin = bin_of(pages);
         let (next, previous) = if bin == WHOLE { (0, 0) } else { self.links(first) };
@@ -145,7 +145,7 @@ impl FreeRuns {
     }
 
     /// A place for `pages` pages at a multiple of `align` pages, within one span.
-    pub fn search(&self, tags: &RunTags, pages: usize, align: usize) -> Option<Fit> {
+    pub(crate) fn search(&self, tags: &RunTags, pages: usize, align: usize) -> Option<Fit> {
         let lucky = bin_of(pages);
         // Spans are as aligned as any run in them may ask to be, so an entirely free one fits.
         let ample = ample_bin((pages + align - 1).min(PAGES_PER_SPAN));
@@ -163,7 +163,7 @@ impl FreeRuns {
     }
 
     /// The lowest run of `count` entirely free spans.
-    pub fn search_whole(&self, count: usize) -> Option<usize> {
+    pub(crate) fn search_whole(&self, count: usize) -> Option<usize> {
         let mut start = 0;
         loop {
             start = self.lowest_span(start, WHOLE)?;
@@ -176,13 +176,13 @@ impl FreeRuns {
     }
 
     /// How many spans from `start` on are entirely free, up to `most`.
-    pub fn whole_spans_at(&self, start: usize, most: usize) -> usize {
+    pub(crate) fn whole_spans_at(&self, start: usize, most: usize) -> usize {
         let rest = self.top.get(start..).unwrap_or(&[]);
         rest.iter().take(most).take_while(|top| top.load(Relaxed) == WHOLE).count()
     }
 
     /// The free runs of a span, longest bins first.
-    pub fn of_span<'a>(
+    pub(crate) fn of_span<'a>(
         &'a self,
         tags: &'a RunTags,
         span: usize,
@@ -273,7 +273,7 @@ impl FreeRuns {
     }
 
     /// A word for the first page of a run that is not free: the next parked run.
-    pub fn link_of_no_free_run(&self, page: usize) -> &AtomicU32 {
+    pub(crate) fn link_of_no_free_run(&self, page: usize) -> &AtomicU32 {
         self.links.cell(page)
     }
 

@@ -20,17 +20,17 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    pub fn committed(&self) -> usize {
+    pub(crate) fn committed(&self) -> usize {
         self.committed.load(Relaxed)
     }
 
     /// Pages that are granted and not committed.
-    pub fn unused(&self) -> usize {
+    pub(crate) fn unused(&self) -> usize {
         self.granted.load(Relaxed).saturating_sub(self.committed())
     }
 
     /// Counts `pages` more as committed, if the grant allows it.
-    pub fn commit(&self, pages: usize) -> Result<(), Shortage> {
+    pub(crate) fn commit(&self, pages: usize) -> Result<(), Shortage> {
         let (granted, committed) = (self.granted.load(Relaxed), self.committed());
         // Only the holder of the lock commits, so no other thread can come between.
         if committed + pages > granted {
@@ -41,12 +41,12 @@ impl Grant {
     }
 
     /// Undoes `commit` under the same lock.
-    pub fn uncommit(&self, pages: usize) {
+    pub(crate) fn uncommit(&self, pages: usize) {
         self.committed.fetch_sub(pages, Relaxed);
     }
 
     /// Pages have left use.
-    pub fn give_back(&self, pages: usize) {
+    pub(crate) fn give_back(&self, pages: usize) {
         self.uncommit(pages);
         if self.follows.load(Relaxed) {
             self.granted.store(self.committed(), Relaxed);

@@ -17,7 +17,7 @@ use crate::runs::tags::{RUN_PAGES_MAX, RunState};
 
 impl Coalescing {
     /// Lengthens the allocated run at `first` to `pages` pages if the pages after it are free.
-    pub fn grow(&self, first: usize, pages: usize) -> Result<bool, Shortage> {
+    pub(crate) fn grow(&self, first: usize, pages: usize) -> Result<bool, Shortage> {
         if pages > RUN_PAGES_MAX {
             return Ok(false);
         }
@@ -74,7 +74,7 @@ impl Coalescing {
 
     /// Shortens the allocated run at `first` to `pages` pages (at least one). A huge run gives
     /// back whole spans only.
-    pub fn shrink(&self, first: usize, pages: usize) -> Shrunk {
+    pub(crate) fn shrink(&self, first: usize, pages: usize) -> Shrunk {
         let lock = self.lock.lock();
         let (RunState::Allocated, old) = self.tags.get(first) else {
             return Shrunk::NotAllocated;

@@ -57,18 +57,18 @@ pub(crate) struct RunTags {
 
 impl RunTags {
     /// All pages `Inside`.
-    pub fn new(pages: usize, populated: &Populated) -> Result<Self> {
+    pub(crate) fn new(pages: usize, populated: &Populated) -> Result<Self> {
         Ok(Self { tags: Table::new(pages, populated)? })
     }
 
     /// RunState and length on the tag of `page`; `Inside` beyond the region.
     #[inline]
-    pub fn get(&self, page: usize) -> (RunState, usize) {
+    pub(crate) fn get(&self, page: usize) -> (RunState, usize) {
         unpack(self.tags.get(page).map_or(0, |tag| tag.load(Ordering::Acquire)))
     }
 
     /// Tags the run `[first, first + pages)`, both ends. Its pages are the caller's.
-    pub fn set(&self, first: usize, pages: usize, state: RunState) {
+    pub(crate) fn set(&self, first: usize, pages: usize, state: RunState) {
         let last = first + pages - 1;
         let end = if state == RunState::Free { pack(state, pages) } else { 0 };
         self.tags.cell(last).store(end, Ordering::Relaxed);
@@ -76,19 +76,24 @@ impl RunTags {
     }
 
     /// The page is the first of an entirely free span, of which the tags say nothing.
-    pub fn forget(&self, page: usize) {
+    pub(crate) fn forget(&self, page: usize) {
         if self.tags.is_marked(page) {
             self.tags[page].store(0, Ordering::Release);
         }
     }
 
     /// Tags `page` as the last one of a run that is neither free nor one page long.
-    pub fn set_inside(&self, page: usize) {
+    pub(crate) fn set_inside(&self, page: usize) {
         self.tags.cell(page).store(0, Ordering::Relaxed);
     }
 
     /// Changes the run's tag if it is exactly `from` now; of two threads one succeeds.
-    pub fn change(&self, first: usize, from: (RunState, usize), to: (RunState, usize)) -> bool {
+    pub(crate) fn change(
+        &self,
+        first: usize,
+        from: (RunState, usize),
+        to: (RunState, usize),
+    ) -> bool {
         let (from, to) = (pack(from.0, from.1), pack(to.0, to.1));
         let tag = &self.tags[first];
         tag.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -97,18 +102,18 @@ impl RunTags {
     /// Allocated -> Cached. Not atomic against a second free of the same run at the same time,
     /// which is the program's error; the tag stays well-formed even then.
     #[inline]
-    pub fn cache(&self, first: usize, pages: usize) {
+    pub(crate) fn cache(&self, first: usize, pages: usize) {
         self.tags[first].store(pack(RunState::Cached, pages), Ordering::Relaxed);
     }
 
     /// Cached -> Allocated.
     #[inline]
-    pub fn uncache(&self, first: usize, pages: usize) {
+    pub(crate) fn uncache(&self, first: usize, pages: usize) {
         self.tags[first].store(pack(RunState::Allocated, pages), Ordering::Relaxed);
     }
 
     /// Whether a tag of `[first, first + pages)` may ever have been written.
-    pub fn any_marked(&self, first: usize, pages: usize) -> bool {
+    pub(crate) fn any_marked(&self, first: usize, pages: usize) -> bool {
         let cells = (first..first + pages).step_by(PAGE / size_of::<AtomicU32>());
         cells.into_iter().any(|cell| self.tags.is_marked(cell))
     }

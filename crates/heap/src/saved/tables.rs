@@ -100,7 +100,7 @@ tables! {
 impl SavedTable {
     /// Its number and pages in a region of `spans` spans. A forged file may tell of more spans than
     /// there can be: then it has more pages than any table.
-    pub fn shape(&self, spans: usize) -> TableShape {
+    pub(crate) fn shape(&self, spans: usize) -> TableShape {
         let pages = (self.bytes)(spans).div_ceil(PAGE);
         TableShape { id: self.id, pages: u32::try_from(pages).unwrap_or(u32::MAX) }
     }
@@ -125,7 +125,7 @@ pub(crate) type RawHead = [u64; HEAD_WORDS];
 
 impl Head {
     /// The page.
-    pub fn page(&self) -> [u8; PAGE] {
+    pub(crate) fn page(&self) -> [u8; PAGE] {
         let Head { region_base, region_bytes, spans_begun, chunks_end } = *self;
         let fields = [region_base, region_bytes, spans_begun, chunks_end].map(|field| field as u64);
         let mut page = [0; PAGE];
@@ -136,7 +136,7 @@ impl Head {
     }
 
     /// The words at the start of a head page.
-    pub fn words(page: &[u8; PAGE]) -> RawHead {
+    pub(crate) fn words(page: &[u8; PAGE]) -> RawHead {
         let mut words = [0; HEAD_WORDS];
         for (word, bytes) in words.iter_mut().zip(page.chunks_exact(8)) {
             let mut copy = [0; 8];
@@ -147,7 +147,7 @@ impl Head {
     }
 
     /// The head of a heap whose region is `[base, base + bytes)`, from such words.
-    pub fn parse(words: RawHead, base: usize, bytes: usize) -> Result<Head, BadTables> {
+    pub(crate) fn parse(words: RawHead, base: usize, bytes: usize) -> Result<Head, BadTables> {
         let [magic, version, ..] = words;
         check(magic == MAGIC, "no heap's head is page", 0)?;
         check(version == VERSION, "tables have the unknown version", version.to_usize())?;

@@ -37,7 +37,7 @@ pub(crate) struct Slabs {
 
 impl Slabs {
     /// No slabs yet, room for `count`.
-    pub fn new(count: usize, populated: &Populated) -> Result<Self> {
+    pub(crate) fn new(count: usize, populated: &Populated) -> Result<Self> {
         Ok(Self {
             classes: Table::new(count, populated)?,
             used: Table::new(count, populated)?,
@@ -48,7 +48,7 @@ impl Slabs {
 
     /// The class of a slab; 0 if there is no slab, or beyond the region.
     #[inline(always)]
-    pub fn class_of(&self, slab: usize) -> u8 {
+    pub(crate) fn class_of(&self, slab: usize) -> u8 {
         match self.classes.get(slab) {
             Some(class) => class.load(Ordering::Acquire),
             None => 0,
@@ -56,33 +56,39 @@ impl Slabs {
     }
 
     /// Makes `slab` one of `class`. The caller owns its pages, and it has no class yet.
-    pub fn open(&self, slab: usize, class: u8) {
+    pub(crate) fn open(&self, slab: usize, class: u8) {
         debug_assert!(self.class_of(slab) == 0 && self.used(slab) == 0);
         self.mark(slab, class);
         self.classes.cell(slab).store(class, Ordering::Release);
     }
 
     /// Notes that objects of the slab, which is of `class`, may be allocated from now on.
-    pub fn mark(&self, slab: usize, class: u8) {
+    pub(crate) fn mark(&self, slab: usize, class: u8) {
         self.used.mark(slab..slab + 1);
         let (table, cells) = self.place(slab, words_of(&SIZE_CLASSES[class as usize]));
         table.mark(cells);
     }
 
     /// Ends the slab, which has no allocated objects.
-    pub fn close(&self, slab: usize) {
+    pub(crate) fn close(&self, slab: usize) {
         debug_assert_eq!(self.used(slab), 0);
         self.classes[slab].store(0, Ordering::Release);
     }
 
     /// How many of its objects are allocated.
-    pub fn used(&self, slab: usize) -> usize {
+    pub(crate) fn used(&self, slab: usize) -> usize {
         usize::from(self.used[slab].load(Ordering::Relaxed))
     }
 
     /// Marks `count` free objects allocated, lowest first, and hands their indices to `each`.
     /// The slab has at least that many.
-    pub fn take(&self, slab: usize, class: &SizeClass, count: usize, mut each: impl FnMut(usize)) {
+    pub(crate) fn take(
+        &self,
+        slab: usize,
+        class: &SizeClass,
+        count: usize,
+        mut each: impl FnMut(usize),
+    ) {
         let objects = class.objects();
         let mut left = count;
         for (at, word) in self.bits(slab, class).iter().enumerate() {
@@ -110,7 +116,7 @@ impl Slabs {
     /// Marks the objects free whose bits in word `word` are in `mask`; returns those that were
     /// allocated.
     #[inline]
-    pub fn put(&self, slab: usize, class: &SizeClass, word: usize, mask: u64) -> u64 {
+    pub(crate) fn put(&self, slab: usize, class: &SizeClass, word: usize, mask: u64) -> u64 {
         let bits = &self.bits(slab, class)[word];
         let old = bits.load(Ordering::Relaxed);
         bits.store(old & !mask, Ordering::Release);
@@ -121,13 +127,13 @@ impl Slabs {
 
     /// Whether object `index` is allocated.
     #[inline(always)]
-    pub fn is_allocated(&self, slab: usize, class: &SizeClass, index: usize) -> bool {
+    pub(crate) fn is_allocated(&self, slab: usize, class: &SizeClass, index: usize) -> bool {
         let word = &self.bits(slab, class)[index / 64];
         word.load(Ordering::Acquire) >> (index % 64) & 1 == 1
     }
 
     /// Whether no allocated object touches page `page` (0..16) of the slab.
-    pub fn page_is_free(&self, slab: usize, class: &SizeClass, page: usize) -> bool {
+    pub(crate) fn page_is_free(&self, slab: usize, class: &SizeClass, page: usize) -> bool {
         let last = class.index_covering(page * PAGE + PAGE - 1);
         let first = class.index_covering(page * PAGE);
         let end = (last + 1).min(class.objects());
@@ -145,7 +151,7 @@ impl Slabs {
     }
 
     /// The slabs that have a class, ascending; looks only at what was ever written.
-    pub fn with_class(&self) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn with_class(&self) -> impl Iterator<Item = usize> + '_ {
         let pages = (0..self.classes.len()).step_by(PAGE);
         let written = pages.filter(|&first| self.classes.is_marked(first));
         let slabs = written.flat_map(|first| first..(first + PAGE).min(self.classes.len()));

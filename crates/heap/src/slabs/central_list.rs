@@ -41,7 +41,7 @@ pub(crate) struct Available {
 
 impl CentralList {
     /// The list of `class`, for a region of `slabs` slabs.
-    pub fn new(class: u8, slabs: usize, populated: &Populated) -> errno::Result<Self> {
+    pub(crate) fn new(class: u8, slabs: usize, populated: &Populated) -> errno::Result<Self> {
         Ok(Self {
             class,
             lock: Lock::new(Available { slabs: AddressSet::new(slabs, populated)?, empty: 0 }),
@@ -55,7 +55,7 @@ impl CentralList {
 
     /// Allocates up to `want` objects (at least one), lowest address first, adds their addresses
     /// to `filling` and returns how many. A new slab is opened only for the first of them.
-    pub fn take(
+    pub(crate) fn take(
         &self,
         map: &AddressMap,
         want: usize,
@@ -100,7 +100,7 @@ impl CentralList {
     /// Frees the objects at `addresses`. Slabs that the class need not keep go into quarantine: the
     /// first is returned, the others are parked. If there is none and `report` is set, returns
     /// pages of kept slabs that became free.
-    pub fn put(&self, map: &AddressMap, addresses: &[usize], report: bool) -> Freed {
+    pub(crate) fn put(&self, map: &AddressMap, addresses: &[usize], report: bool) -> Freed {
         let mut freed = Flushed { count: 0, run: None, pages: report.then(FreedPages::new) };
         let mut available = self.lock.lock();
         // Objects whose bits are in one word are freed in one step: neighbours often are.
@@ -171,7 +171,7 @@ impl CentralList {
     }
 
     /// Takes over a slab of a loaded heap, `used` of whose objects are allocated.
-    pub fn adopt(&self, available: &mut Available, slab: usize, used: usize) {
+    pub(crate) fn adopt(&self, available: &mut Available, slab: usize, used: usize) {
         self.allocated.fetch_add(used, Ordering::Relaxed);
         if used < self.size_class().objects() {
             available.slabs.insert(slab);
@@ -180,7 +180,7 @@ impl CentralList {
     }
 
     /// Bytes of allocated objects, those in thread caches included.
-    pub fn allocated_bytes(&self) -> usize {
+    pub(crate) fn allocated_bytes(&self) -> usize {
         self.allocated.load(Ordering::Relaxed) * self.size_class().size as usize
     }
 }

@@ -63,7 +63,7 @@ impl SizeClass {
     /// tries every offset of every class.) A class without slabs has magic 0: always None.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "the lower half; offset < 2^16")]
-    pub fn index_at(&self, offset: usize) -> Option<usize> {
+    pub(crate) fn index_at(&self, offset: usize) -> Option<usize> {
         debug_assert!(offset < SLAB);
         let product = offset as u64 * u64::from(self.magic);
         let starts_here = (product as u32) < self.magic && (offset as u32) < self.covered;
@@ -72,25 +72,25 @@ impl SizeClass {
 
     /// The object that covers byte `offset` of a slab, though its index may be past the end.
     #[inline]
-    pub fn index_covering(&self, offset: usize) -> usize {
+    pub(crate) fn index_covering(&self, offset: usize) -> usize {
         ((offset as u64 * u64::from(self.magic)) >> 32) as usize
     }
 
     /// Objects in a slab.
     #[inline]
-    pub fn objects(&self) -> usize {
+    pub(crate) fn objects(&self) -> usize {
         self.objects as usize
     }
 
     /// Pages of a slab that objects touch.
     #[inline]
-    pub fn covered_pages(&self) -> usize {
+    pub(crate) fn covered_pages(&self) -> usize {
         (self.covered as usize).div_ceil(PAGE)
     }
 
     /// Pages of an object of a medium class.
     #[inline]
-    pub fn run_pages(&self) -> usize {
+    pub(crate) fn run_pages(&self) -> usize {
         self.size as usize >> PAGE_SHIFT
     }
 }

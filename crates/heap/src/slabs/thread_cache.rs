@@ -72,7 +72,7 @@ pub(crate) struct Filling {
 impl Filling {
     /// Adds an address.
     #[inline(always)]
-    pub fn add(&mut self, address: usize) {
+    pub(crate) fn add(&mut self, address: usize) {
         self.slot -= 1;
         self.memory.slot(self.slot).store(address, Relaxed);
     }
@@ -294,7 +294,7 @@ pub(crate) struct Caches {
 }
 
 impl Caches {
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         let [first, pooled] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 2];
         Self { lock: Lock::new(()), first, pooled, count: AtomicUsize::new(0) }
     }
@@ -316,7 +316,7 @@ impl Caches {
     }
 
     /// Puts an emptied cache back.
-    pub fn give_back(&self, memory: &'static CacheMemory) {
+    pub(crate) fn give_back(&self, memory: &'static CacheMemory) {
         let _lock = self.lock.lock();
         memory.taken.store(0, Relaxed);
         memory.next_pooled.store(self.pooled.load(Relaxed), Relaxed);
@@ -337,7 +337,7 @@ impl Caches {
     }
 
     /// Every cache; caches are only ever added, at the front.
-    pub fn iter(&self) -> impl Iterator<Item = &'static CacheMemory> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &'static CacheMemory> {
         let mut next = self.first.load(Ordering::Acquire);
         core::iter::from_fn(move || {
             // SAFETY: `first` and every `next` are null or come from `map_one`, which never
@@ -349,12 +349,12 @@ impl Caches {
     }
 
     /// Every cache that a thread has.
-    pub fn taken(&self) -> impl Iterator<Item = &'static CacheMemory> {
+    pub(crate) fn taken(&self) -> impl Iterator<Item = &'static CacheMemory> {
         self.iter().filter(|memory| memory.taken.load(Relaxed) != 0)
     }
 
     /// Bytes of memory the caches take up.
-    pub fn mapped_bytes(&self) -> usize {
+    pub(crate) fn mapped_bytes(&self) -> usize {
         self.count.load(Relaxed) * size_of::<CacheMemory>()
     }
 }

@@ -95,7 +95,7 @@ struct Queue {
 
 /// The map of an address.
 #[inline]
-pub fn find(address: usize) -> Option<&'static Region> {
+pub(crate) fn find(address: usize) -> Option<&'static Region> {
     Some(find_mapping(address)?.1)
 }
 
@@ -307,7 +307,7 @@ pub(crate) fn wake_evictor(region: &Region) {
 }
 
 /// Queues pages of the map of this address to be read; answers how many found room.
-pub fn ask_ahead(address: usize, pages: Range<u32>) -> usize {
+pub(crate) fn ask_ahead(address: usize, pages: Range<u32>) -> usize {
     let Some((index, region)) = find_mapping(address) else { return 0 };
     let pages = pages.start..pages.end.min(region.mapped_pages());
     let mut asked = 0;

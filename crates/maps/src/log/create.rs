@@ -18,7 +18,7 @@ use crate::error::MapError;
 use crate::log::file::{device_of, now};
 
 /// Makes a file of so many bytes of data, all zeros, unless there is one.
-pub fn create(path: &Path, data_bytes: u64) -> Result<(), MapError> {
+pub(crate) fn create(path: &Path, data_bytes: u64) -> Result<(), MapError> {
     if path.exists() {
         return Ok(());
     }

@@ -22,14 +22,14 @@ use crate::log::tables::{LogWords, Tail};
 const RINGS: usize = 1;
 
 /// See the file's header.
-pub struct LogFile {
+pub(crate) struct LogFile {
     device: Box<dyn Device>,
     shape: MapShape,
 }
 
 impl LogFile {
     /// Opens it; of `bytes` bytes.
-    pub fn open(path: &Path, bytes: u64, writes: bool) -> Result<LogFile, MapError> {
+    pub(crate) fn open(path: &Path, bytes: u64, writes: bool) -> Result<LogFile, MapError> {
         let device = device_of(path, writes)?;
         if writes {
             direct_file::sync_name(path).map_err(|errno| MapError::Open(errno.into()))?;
@@ -42,7 +42,7 @@ impl LogFile {
     }
 
     /// Whether a file begins like one. Where that cannot be read it does not.
-    pub fn is_one(file: &DirectFile) -> bool {
+    pub(crate) fn is_one(file: &DirectFile) -> bool {
         let Ok(mut page) =
             deepheap_sys::memory::pinned_array::PinnedArray::<u8>::new(deepheap_sys::PAGE)
         else {
@@ -53,7 +53,7 @@ impl LogFile {
 
     /// Recovers the log, if no process has done so yet; only one that `can_write` can. The caller
     /// is at the door, and nobody has read a page of the base.
-    pub fn prepare(&self, words: &LogWords, can_write: bool) -> Result<(), MapError> {
+    pub(crate) fn prepare(&self, words: &LogWords, can_write: bool) -> Result<(), MapError> {
         if words.is_ready.load(Acquire) != 0 {
             return Ok(());
         }
@@ -75,7 +75,12 @@ impl LogFile {
 
     /// Writes a superblock by which the log begins at `start`. The caller syncs before and after,
     /// and has the lock of folding.
-    pub fn begin_at(&self, words: &LogWords, start: u64, is_clean: bool) -> Result<(), Errno> {
+    pub(crate) fn begin_at(
+        &self,
+        words: &LogWords,
+        start: u64,
+        is_clean: bool,
+    ) -> Result<(), Errno> {
         let epoch = words.epoch.load(Relaxed);
         let superblock = MapSuperblock {
             shape: self.shape,
@@ -96,23 +101,23 @@ impl LogFile {
     }
 
     /// Which log frames and records are of.
-    pub fn key(&self, words: &LogWords) -> LogKey {
+    pub(crate) fn key(&self, words: &LogWords) -> LogKey {
         LogKey { id: self.shape.id, epoch: words.epoch.load(Relaxed) }
     }
 
     /// Its shape.
-    pub fn shape(&self) -> &MapShape {
+    pub(crate) fn shape(&self) -> &MapShape {
         &self.shape
     }
 
     /// Where all of it is written.
-    pub fn device(&self) -> &dyn Device {
+    pub(crate) fn device(&self) -> &dyn Device {
         &*self.device
     }
 }
 
 /// It as a device.
-pub fn device_of(path: &Path, writes: bool) -> Result<Box<dyn Device>, MapError> {
+pub(crate) fn device_of(path: &Path, writes: bool) -> Result<Box<dyn Device>, MapError> {
     let file = DirectFile::open_in_place(path, writes).map_err(MapError::Open)?;
     let device = FileDevice::with_rings(file, RINGS).map_err(MapError::Resources)?;
     #[cfg(test)]
@@ -121,6 +126,6 @@ pub fn device_of(path: &Path, writes: bool) -> Result<Box<dyn Device>, MapError>
 }
 
 /// Seconds since 1970.
-pub fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -17,15 +17,15 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 use deepheap_store::format::map_log::{FRAME_BYTES, FRAME_HEADER, PIECES};
 
 /// Entries of a shard (`control`).
-pub const ENTRIES: usize = 128;
+pub(crate) const ENTRIES: usize = 128;
 /// Pages of a shard whose content may be in the log alone.
-pub const INDEX: usize = 1024;
+pub(crate) const INDEX: usize = 1024;
 /// Commits of parts that are remembered, each of another part.
-pub const PARTS: usize = 16;
+pub(crate) const PARTS: usize = 16;
 
 /// The words that there are once.
 #[repr(C)]
-pub struct LogWords {
+pub(crate) struct LogWords {
     /// Locks, as those of shards: of the frame, of commits, of folding.
     pub frame_lock: AtomicU32,
     pub commit_lock: AtomicU32,
@@ -63,7 +63,7 @@ pub struct LogWords {
 
 /// A commit of a part of the pages.
 #[repr(C)]
-pub struct PartCommit {
+pub(crate) struct PartCommit {
     /// The first page in the upper half, the end in the lower.
     pub pages: AtomicU64,
     pub end: AtomicU64,
@@ -71,7 +71,7 @@ pub struct PartCommit {
 
 /// The further words of a shard.
 #[repr(C, align(64))]
-pub struct LogShard {
+pub(crate) struct LogShard {
     /// Hashes of the pieces of each entry's page, as log and base have them; 0: unknown.
     pub pieces: [[AtomicU64; PIECES]; ENTRIES],
     /// Not 0: the kernel may write the entry's page, or have written it, without telling.
@@ -84,7 +84,7 @@ pub struct LogShard {
 
 /// Where the frame begins that is being filled, and how many bytes of it are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tail {
+pub(crate) struct Tail {
     pub position: u64,
     pub fill: usize,
 }
@@ -94,33 +94,33 @@ const _: () = assert!(FRAME_BYTES < 1 << FILL_BITS);
 
 impl Tail {
     /// An empty frame.
-    pub fn empty(position: u64) -> Tail {
+    pub(crate) fn empty(position: u64) -> Tail {
         Tail { position, fill: FRAME_HEADER }
     }
 
-    pub fn of(words: &LogWords) -> Tail {
+    pub(crate) fn of(words: &LogWords) -> Tail {
         let word = words.tail.load(Relaxed);
         let fill = (word & ((1 << FILL_BITS) - 1)) as usize;
         Tail { position: word >> FILL_BITS << 12, fill: fill.min(FRAME_BYTES) }
     }
 
-    pub fn store(self, words: &LogWords) {
+    pub(crate) fn store(self, words: &LogWords) {
         words.tail.store(self.position >> 12 << FILL_BITS | self.fill as u64, Release);
     }
 
     /// The position of what comes next.
-    pub fn end(self) -> u64 {
+    pub(crate) fn end(self) -> u64 {
         self.position + self.fill as u64
     }
 
-    pub fn is_empty(self) -> bool {
+    pub(crate) fn is_empty(self) -> bool {
         self.fill == FRAME_HEADER
     }
 }
 
 /// An entry of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Logged {
+pub(crate) struct Logged {
     /// Of the page's last record.
     pub position: u64,
     /// Whether that has all pieces that differ from the base.
@@ -132,7 +132,7 @@ pub struct Logged {
 }
 
 impl Logged {
-    pub fn of(word: u64) -> Logged {
+    pub(crate) fn of(word: u64) -> Logged {
         Logged {
             position: word >> 18 << 4,
             is_whole: word & 1 << 17 != 0,
@@ -141,7 +141,7 @@ impl Logged {
         }
     }
 
-    pub fn word(self) -> u64 {
+    pub(crate) fn word(self) -> u64 {
         let flags = u64::from(self.is_whole) << 17 | u64::from(self.generation) << 16;
         self.position >> 4 << 18 | flags | u64::from(self.pieces)
     }
@@ -150,19 +150,19 @@ impl Logged {
 /// Folding, in one word: what comes into the index now is of `generation`; if `target` is there,
 /// the pages of the other generation are written into the base, so that the log can begin at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FoldState {
+pub(crate) struct FoldState {
     pub target: Option<u64>,
     pub generation: bool,
 }
 
 impl FoldState {
-    pub fn of(words: &LogWords) -> FoldState {
+    pub(crate) fn of(words: &LogWords) -> FoldState {
         let word = words.fold.load(Relaxed);
         let target = (word & 2 != 0).then_some(word >> 2 << 12);
         FoldState { target, generation: word & 1 != 0 }
     }
 
-    pub fn store(self, words: &LogWords) {
+    pub(crate) fn store(self, words: &LogWords) {
         let target = self.target.map_or(0, |target| target >> 12 << 2 | 2);
         words.fold.store(target | u64::from(self.generation), Release);
     }

@@ -44,7 +44,7 @@ static RING_POOL: [Lock<Option<Ring>>; RINGS] = [const { Lock::new(None) }; RING
 
 /// Why a page cannot come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FillError {
+pub(crate) enum FillError {
     /// It is behind the end of the file.
     Beyond,
     /// The file cannot be read.
@@ -383,7 +383,7 @@ impl Region {
 }
 
 /// Makes the rings, if this process may have any. Once, under a lock of the caller's.
-pub fn prepare_rings() {
+pub(crate) fn prepare_rings() {
     for place in &RING_POOL {
         let mut place = place.lock();
         if place.is_none() {
@@ -396,7 +396,7 @@ pub fn prepare_rings() {
 ///
 /// # Safety
 /// The child has one thread, which is here.
-pub unsafe fn forget_rings() {
+pub(crate) unsafe fn forget_rings() {
     for place in &RING_POOL {
         // SAFETY: the thread that held it is not in this process.
         unsafe { place.force_unlock() };

@@ -37,7 +37,7 @@ const TRIES: u32 = 2000;
 
 /// The outcome of an eviction.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub struct Settled {
+pub(crate) struct Settled {
     /// Pages that left RAM.
     pub gone: usize,
     /// Those among them that were written first.

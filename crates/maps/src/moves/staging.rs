@@ -19,9 +19,9 @@ use deepheap_sys::memory::mapping;
 use deepheap_sys::threads::thread;
 
 /// Pages of a buffer.
-pub const BUFFER_PAGES: usize = 64;
+pub(crate) const BUFFER_PAGES: usize = 64;
 /// Pages beside them, for pages that are read along.
-pub const SCRATCH_PAGES: usize = 2;
+pub(crate) const SCRATCH_PAGES: usize = 2;
 const ALL_PAGES: usize = BUFFER_PAGES + SCRATCH_PAGES;
 /// Buffers of the process: reads under way at a time.
 const BUFFERS: usize = 64;
@@ -59,7 +59,7 @@ fn memory() -> &'static Memory {
 }
 
 /// Maps the buffers; each takes RAM once it is used. Once, under a lock of the caller's.
-pub fn prepare() -> Result<()> {
+pub(crate) fn prepare() -> Result<()> {
     if MEMORY.load(Ordering::Acquire).is_null() {
         MEMORY.store(Box::into_raw(Box::new(Memory::make()?)), Ordering::Release);
     }
@@ -67,7 +67,7 @@ pub fn prepare() -> Result<()> {
 }
 
 /// Whether pages can be copied from buffers to memory files. After `prepare`.
-pub fn can_copy() -> bool {
+pub(crate) fn can_copy() -> bool {
     memory().file.is_some()
 }
 
@@ -76,7 +76,7 @@ pub fn can_copy() -> bool {
 ///
 /// # Safety
 /// The child has one thread, which is here and has no buffer.
-pub unsafe fn after_fork() -> Result<()> {
+pub(crate) unsafe fn after_fork() -> Result<()> {
     for taken in &TAKEN {
         taken.store(0, Ordering::Relaxed);
     }
@@ -91,11 +91,11 @@ pub unsafe fn after_fork() -> Result<()> {
 }
 
 /// A buffer; free again on drop.
-pub struct Buffer(usize);
+pub(crate) struct Buffer(usize);
 
 impl Buffer {
     /// Takes one; waits for it.
-    pub fn take() -> Buffer {
+    pub(crate) fn take() -> Buffer {
         loop {
             // The first free one: few buffers have RAM.
             let free = TAKEN.iter().position(|taken| {
@@ -109,21 +109,27 @@ impl Buffer {
     }
 
     /// A page of it, which the holder of the buffer has alone.
-    pub fn page(&self, index: usize) -> *mut u8 {
+    pub(crate) fn page(&self, index: usize) -> *mut u8 {
         assert!(index < BUFFER_PAGES, "a page of the buffer");
         memory().at.wrapping_add((self.0 * ALL_PAGES + index) * PAGE)
     }
 
     /// Fills pages of a file, from `offset` on, with `pages` of the buffer's from `index` on;
     /// answers how many, from the first on.
-    pub fn copy_to(&self, index: usize, pages: usize, file: &SparseFile, offset: u64) -> usize {
+    pub(crate) fn copy_to(
+        &self,
+        index: usize,
+        pages: usize,
+        file: &SparseFile,
+        offset: u64,
+    ) -> usize {
         assert!(index + pages <= BUFFER_PAGES, "pages of the buffer");
         let Some(own) = &memory().file else { return 0 };
         file.copy_pages(offset, own, ((self.0 * ALL_PAGES + index) * PAGE) as u64, pages)
     }
 
     /// `SCRATCH_PAGES` beside them.
-    pub fn scratch(&self) -> *mut u8 {
+    pub(crate) fn scratch(&self) -> *mut u8 {
         self.page(BUFFER_PAGES - 1).wrapping_add(PAGE)
     }
 }

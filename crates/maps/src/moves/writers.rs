@@ -18,7 +18,7 @@ use crate::tables::control::PIPES;
 static WRITERS: [Lock<Option<JointWriter>>; PIPES] = [const { Lock::new(None) }; PIPES];
 
 /// Uses a free writer. None: there is none, or this process may have none.
-pub fn with_writer<T>(act: impl FnOnce(&mut JointWriter) -> T) -> Option<T> {
+pub(crate) fn with_writer<T>(act: impl FnOnce(&mut JointWriter) -> T) -> Option<T> {
     let mut free = WRITERS.iter().find_map(Lock::try_lock)?;
     if free.is_none() {
         *free = JointWriter::new().ok();
@@ -30,7 +30,7 @@ pub fn with_writer<T>(act: impl FnOnce(&mut JointWriter) -> T) -> Option<T> {
 ///
 /// # Safety
 /// The child has one thread, which is here.
-pub unsafe fn forget_writers() {
+pub(crate) unsafe fn forget_writers() {
     for place in &WRITERS {
         // SAFETY: the thread that held it is not in this process.
         unsafe { place.force_unlock() };

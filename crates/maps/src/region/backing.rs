@@ -22,7 +22,7 @@ use crate::log::file::LogFile;
 
 /// Why a page cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadError {
+pub(crate) enum ReadError {
     /// The file is shorter than it was.
     Truncated,
     /// The device says so.
@@ -32,7 +32,7 @@ pub enum ReadError {
 }
 
 /// See the file's header.
-pub struct Backing {
+pub(crate) struct Backing {
     file: DirectFile,
     /// For a last page that is no whole block; none if the file cannot be written.
     tail: Option<DirectFile>,
@@ -41,7 +41,7 @@ pub struct Backing {
 
 impl Backing {
     /// Opens it; also to write, if that is allowed. EACCES if `must_write` and it is not.
-    pub fn open(path: &Path, must_write: bool) -> Result<Backing, OpenError> {
+    pub(crate) fn open(path: &Path, must_write: bool) -> Result<Backing, OpenError> {
         match DirectFile::open_in_place(path, true) {
             Ok(file) => {
                 let tail = Some(file.buffered()?);
@@ -59,29 +59,29 @@ impl Backing {
     }
 
     /// The same file, as one that has a log.
-    pub fn with_log(self, path: &Path) -> Result<Backing, MapError> {
+    pub(crate) fn with_log(self, path: &Path) -> Result<Backing, MapError> {
         let bytes = self.file.len().map_err(MapError::Resources)?;
         let log = Some(LogFile::open(path, bytes, self.can_write())?);
         Ok(Backing { log, ..self })
     }
 
     /// Its log.
-    pub fn log(&self) -> Option<&LogFile> {
+    pub(crate) fn log(&self) -> Option<&LogFile> {
         self.log.as_ref()
     }
 
     /// Where in the file a page is that begins at this offset of the map.
-    pub fn place_of(&self, offset: u64) -> u64 {
+    pub(crate) fn place_of(&self, offset: u64) -> u64 {
         self.log.as_ref().map_or(0, |log| log.shape().base_start()) + offset
     }
 
     /// Whether it can be written.
-    pub fn can_write(&self) -> bool {
+    pub(crate) fn can_write(&self) -> bool {
         self.tail.is_some()
     }
 
     /// Bytes that can be mapped now.
-    pub fn bytes(&self) -> errno::Result<u64> {
+    pub(crate) fn bytes(&self) -> errno::Result<u64> {
         match &self.log {
             Some(log) => Ok(log.shape().data_bytes),
             None => self.file.len(),
@@ -89,7 +89,7 @@ impl Backing {
     }
 
     /// The file itself.
-    pub fn file(&self) -> &DirectFile {
+    pub(crate) fn file(&self) -> &DirectFile {
         &self.file
     }
 
@@ -98,7 +98,7 @@ impl Backing {
     ///
     /// # Safety
     /// `into` has room for `pages` pages, of which `got` bytes were read.
-    pub unsafe fn check(
+    pub(crate) unsafe fn check(
         into: *mut u8,
         pages: usize,
         got: usize,
@@ -118,7 +118,7 @@ impl Backing {
     ///
     /// # Safety
     /// `into` has room for `pages` pages, is aligned to one, and nobody else uses it.
-    pub unsafe fn read(
+    pub(crate) unsafe fn read(
         &self,
         into: *mut u8,
         pages: usize,
@@ -137,7 +137,7 @@ impl Backing {
     ///
     /// # Safety
     /// `from` has `pages` pages, is aligned to one, and nobody changes it meanwhile.
-    pub unsafe fn write(
+    pub(crate) unsafe fn write(
         &self,
         from: *const u8,
         pages: usize,
@@ -165,7 +165,7 @@ impl Backing {
     ///
     /// # Safety
     /// As for `write`, of each.
-    pub unsafe fn write_together(
+    pub(crate) unsafe fn write_together(
         &self,
         writer: &mut JointWriter,
         writes: &[JointWrite],
@@ -185,7 +185,7 @@ impl Backing {
     }
 
     /// Makes durable what any process has written.
-    pub fn sync(&self) -> errno::Result<()> {
+    pub(crate) fn sync(&self) -> errno::Result<()> {
         match &self.log {
             Some(log) => log.device().sync(),
             None => self.file.sync(),

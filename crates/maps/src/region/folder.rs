@@ -10,16 +10,16 @@ use deepheap_sys::threads::rendezvous_list;
 const PREFIX: &str = "map-";
 
 /// The name of a file's rendezvous.
-pub fn name_of(id: FileId) -> String {
+pub(crate) fn name_of(id: FileId) -> String {
     format!("{PREFIX}{:x}-{:x}", id.device, id.inode)
 }
 
 /// The names of all that there are.
-pub fn names() -> Result<Vec<String>, Errno> {
+pub(crate) fn names() -> Result<Vec<String>, Errno> {
     rendezvous_list::names(PREFIX)
 }
 
 /// Removes those whose processes have all died.
-pub fn sweep() {
+pub(crate) fn sweep() {
     rendezvous_list::sweep(PREFIX);
 }

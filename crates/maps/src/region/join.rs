@@ -39,7 +39,7 @@ use crate::tables::member::{Member, mark_of};
 use crate::tables::streams::Streams;
 
 /// The most pages of a file: a page plus one fits in 32 bits.
-pub const PAGES_MAX: u64 = u32::MAX as u64 - 1;
+pub(crate) const PAGES_MAX: u64 = u32::MAX as u64 - 1;
 
 /// Between two looks at processes that cannot be reached, and how many: a second or more.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -305,7 +305,7 @@ impl Drop for Region {
 
 /// The tables of a rendezvous: none if there are none yet; the inner one none if they are another
 /// version's.
-pub fn tables_of(rendezvous: &Rendezvous) -> Result<Option<Option<Control>>, Errno> {
+pub(crate) fn tables_of(rendezvous: &Rendezvous) -> Result<Option<Option<Control>>, Errno> {
     let bytes = rendezvous.bytes()?;
     if bytes < size_of::<Header>() {
         return Ok(None);

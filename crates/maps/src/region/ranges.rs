@@ -9,12 +9,12 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU32};
 
 /// Bytes that a page table of the kernel's maps.
-pub const RANGE: usize = 2 << 20;
+pub(crate) const RANGE: usize = 2 << 20;
 /// Pages in RAM for each range that is remembered: where a range has fewer, little is gained.
 const PAGES_OF_RANGE: u64 = 8;
 
 /// See the file's header.
-pub struct Ranges {
+pub(crate) struct Ranges {
     /// Ranges that share a place are unmapped page by page now and then.
     places: Box<[AtomicU32]>,
     /// Whether the last eviction found pages that were changed.
@@ -23,7 +23,7 @@ pub struct Ranges {
 
 impl Ranges {
     /// For so many pages of RAM.
-    pub fn new(budget_pages: u64) -> Ranges {
+    pub(crate) fn new(budget_pages: u64) -> Ranges {
         let places = (budget_pages / PAGES_OF_RANGE).next_power_of_two();
         let places = (0..places).map(|_| AtomicU32::new(0)).collect();
         Ranges { places, had_changes: AtomicBool::new(false) }
@@ -31,7 +31,7 @@ impl Ranges {
 
     /// Whether the range of an address is to be unmapped as a whole at this time; then the next
     /// time for it is a while later.
-    pub fn is_due(&self, address: usize, now: u32, interval: u32) -> bool {
+    pub(crate) fn is_due(&self, address: usize, now: u32, interval: u32) -> bool {
         let last = &self.places[(address / RANGE) & (self.places.len() - 1)];
         let is_due = now.wrapping_sub(last.load(Relaxed)) >= interval;
         if is_due {

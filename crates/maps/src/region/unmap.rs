@@ -26,7 +26,7 @@ use crate::region::ranges::RANGE;
 use crate::tables::control::BATCH;
 
 /// The process's, since its first map.
-pub static ZAPPER: OnceLock<Zapper> = OnceLock::new();
+pub(crate) static ZAPPER: OnceLock<Zapper> = OnceLock::new();
 
 /// The part of RAM that leaves before a range is unmapped as a whole again.
 const PART: u32 = 2;

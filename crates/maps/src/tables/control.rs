@@ -22,37 +22,37 @@ use deepheap_sys::memory::mapping;
 use deepheap_sys::memory::page_pipe::PIPE_PAGES;
 use deepheap_sys::threads::rendezvous::Rendezvous;
 
-pub use crate::log::tables::ENTRIES;
+pub(crate) use crate::log::tables::ENTRIES;
 use crate::log::tables::{LogShard, LogWords};
 
 /// The first word of the file.
-pub const MAGIC: u64 = 0x3150_414D_4850_4544; // "DEPHMAP1"
+pub(crate) const MAGIC: u64 = 0x3150_414D_4850_4544; // "DEPHMAP1"
 /// Changes with the layout.
-pub const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 4;
 /// Processes that can have a map at a time.
 pub const PARTICIPANTS_MAX: usize = 128;
 /// Pages of a chunk: neighbours that one shard has.
-pub const CHUNK_PAGES: u32 = 16;
+pub(crate) const CHUNK_PAGES: u32 = 16;
 /// Pipes of a map: evictions at a time, of all processes.
-pub const PIPES: usize = 8;
+pub(crate) const PIPES: usize = 8;
 /// Entries of a shard that are in use if all shards have as many.
 const ENTRIES_USUAL: u64 = ENTRIES as u64 / 2;
 /// Twice as many shards as this power of two are never made.
 const SHARDS_LOG2_MAX: u32 = 26;
 /// Pages that left a shard last.
-pub const GHOSTS: usize = 64;
+pub(crate) const GHOSTS: usize = 64;
 /// Pages of one eviction.
-pub const BATCH: usize = PIPE_PAGES;
+pub(crate) const BATCH: usize = PIPE_PAGES;
 /// Pins at a time, of all processes.
-pub const PINS_MAX: usize = 1024;
+pub(crate) const PINS_MAX: usize = 1024;
 /// Bytes of a path that are told, its end.
-pub const PATH_BYTES: usize = 1024;
+pub(crate) const PATH_BYTES: usize = 1024;
 /// The least budget: a few shards and their tables.
 pub const BUDGET_MIN: u64 = 2 << 20;
 
 /// The words that there are once.
 #[repr(C, align(4096))]
-pub struct Header {
+pub(crate) struct Header {
     pub magic: AtomicU64,
     pub version: AtomicU32,
     pub shards: AtomicU32,
@@ -92,7 +92,7 @@ pub struct Header {
 
 /// Counts of all processes.
 #[repr(C)]
-pub struct Counts {
+pub(crate) struct Counts {
     pub faults: AtomicU64,
     pub pages_read: AtomicU64,
     pub evicted_clean: AtomicU64,
@@ -105,7 +105,7 @@ pub struct Counts {
 
 /// A process that has the map. The lock of its byte in the file tells whether it lives.
 #[repr(C, align(64))]
-pub struct Participant {
+pub(crate) struct Participant {
     /// Grows with each use of the place, so that the locks of the dead are not those of the next.
     pub epoch: AtomicU32,
     pub pid: AtomicU32,
@@ -119,7 +119,7 @@ pub struct Participant {
 
 /// Pages that stay in RAM; see `pins`.
 #[repr(C)]
-pub struct PinSlot {
+pub(crate) struct PinSlot {
     /// The mark of the participant; 0: free.
     pub owner: AtomicU32,
     /// The first page in the upper half, how many in the lower.
@@ -135,18 +135,18 @@ pub struct PinSlot {
 ///   SPLICING -> TAKEN [take_out]  all are in the pipe; they leave RAM, the pipe is read
 ///   TAKEN -> IDLE [settle]        changed pages are in the file, or in RAM again
 /// ```
-pub mod journal {
+pub(crate) mod journal {
     /// No eviction.
-    pub const IDLE: u32 = 0;
+    pub(crate) const IDLE: u32 = 0;
     /// The pipe holds some of the pages, and none has left RAM.
-    pub const SPLICING: u32 = 1;
+    pub(crate) const SPLICING: u32 = 1;
     /// Pipe and slot hold all of the pages, and those that are holes now are nowhere else.
-    pub const TAKEN: u32 = 2;
+    pub(crate) const TAKEN: u32 = 2;
 }
 
 /// Some chunks' pages. Only the owner of the lock uses the rest.
 #[repr(C, align(64))]
-pub struct Shard {
+pub(crate) struct Shard {
     /// See `member`.
     pub lock: AtomicU32,
     pub journal: AtomicU32,
@@ -172,7 +172,7 @@ const PARTICIPANTS_AT: usize = size_of::<Header>();
 const PINS_AT: usize = PARTICIPANTS_AT + PARTICIPANTS_MAX * size_of::<Participant>();
 const SHARDS_AT: usize = PINS_AT + PINS_MAX * size_of::<PinSlot>();
 /// Bytes of what was read from one pipe.
-pub const SLOT_BYTES: usize = BATCH * PAGE;
+pub(crate) const SLOT_BYTES: usize = BATCH * PAGE;
 const _: () = assert!(size_of::<Header>() == PAGE && SHARDS_AT.is_multiple_of(PAGE));
 
 /// Where the writes of a map go.
@@ -191,7 +191,7 @@ impl Writes {
 }
 
 /// How a budget is spent: pages, and shards for them.
-pub fn plan(budget_bytes: u64, writes: Writes) -> (u64, u32) {
+pub(crate) fn plan(budget_bytes: u64, writes: Writes) -> (u64, u32) {
     let pages_with = |shards: u32| {
         let left = budget_bytes.saturating_sub(bytes_of(shards, writes) as u64);
         (left / PAGE as u64).min(u64::from(shards) * ENTRIES_USUAL)
@@ -202,7 +202,7 @@ pub fn plan(budget_bytes: u64, writes: Writes) -> (u64, u32) {
 }
 
 /// Bytes of the tables.
-pub fn bytes_of(shards: u32, writes: Writes) -> usize {
+pub(crate) fn bytes_of(shards: u32, writes: Writes) -> usize {
     let of_log = match writes {
         Writes::InPlace => 0,
         Writes::Log => FRAME_BYTES + shards as usize * size_of::<LogShard>(),
@@ -211,7 +211,7 @@ pub fn bytes_of(shards: u32, writes: Writes) -> usize {
 }
 
 /// Bytes of tables that say of themselves how many they are.
-pub fn bytes_told(header: &Header) -> usize {
+pub(crate) fn bytes_told(header: &Header) -> usize {
     bytes_of(header.shards.load(Relaxed), Writes::of(header))
 }
 
@@ -224,7 +224,7 @@ fn slots_at(shards: u32) -> usize {
 }
 
 /// The tables, mapped.
-pub struct Control {
+pub(crate) struct Control {
     base: *mut u8,
     bytes: usize,
     shards: u32,
@@ -241,23 +241,23 @@ impl Control {
     /// # Safety
     /// `bytes` bytes of a mapping of its file are there, as many as it tells at least; they belong
     /// to this value.
-    pub unsafe fn new(base: *mut u8, bytes: usize, shards: u32) -> Control {
+    pub(crate) unsafe fn new(base: *mut u8, bytes: usize, shards: u32) -> Control {
         Control { base, bytes, shards }
     }
 
-    pub fn header(&self) -> &Header {
+    pub(crate) fn header(&self) -> &Header {
         // SAFETY: `new`; atomics, of which every value is one.
         unsafe { &*self.base.cast::<Header>() }
     }
 
-    pub fn participants(&self) -> &[Participant; PARTICIPANTS_MAX] {
+    pub(crate) fn participants(&self) -> &[Participant; PARTICIPANTS_MAX] {
         // SAFETY: as above; it lies behind the header.
         unsafe { &*self.base.add(PARTICIPANTS_AT).cast() }
     }
 
     /// The other processes that have the map. `rendezvous` is its file, or the one by which this
     /// process has entered.
-    pub fn living(&self, rendezvous: &Rendezvous) -> impl Iterator<Item = &Participant> {
+    pub(crate) fn living(&self, rendezvous: &Rendezvous) -> impl Iterator<Item = &Participant> {
         let places = self.participants().iter().enumerate();
         // One that is just coming or leaving has no number.
         let living = places.filter(|(place, participant)| {
@@ -266,27 +266,27 @@ impl Control {
         living.map(|(_, participant)| participant)
     }
 
-    pub fn pins(&self) -> &[PinSlot; PINS_MAX] {
+    pub(crate) fn pins(&self) -> &[PinSlot; PINS_MAX] {
         // SAFETY: as above; they lie behind the participants.
         unsafe { &*self.base.add(PINS_AT).cast() }
     }
 
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    pub fn shards(&self) -> u32 {
+    pub(crate) fn shards(&self) -> u32 {
         self.shards
     }
 
-    pub fn shard(&self, index: u32) -> &Shard {
+    pub(crate) fn shard(&self, index: u32) -> &Shard {
         assert!(index < self.shards, "a shard of the map");
         // SAFETY: as above, and the index is within.
         unsafe { &*self.base.add(SHARDS_AT).cast::<Shard>().add(index as usize) }
     }
 
     /// The slot that a pipe is read into: `SLOT_BYTES`, which the user of the pipe has alone.
-    pub fn slot(&self, pipe: usize) -> *mut u8 {
+    pub(crate) fn slot(&self, pipe: usize) -> *mut u8 {
         assert!(pipe < PIPES, "a pipe of the map");
         self.base.wrapping_add(slots_at(self.shards) + pipe * SLOT_BYTES)
     }
@@ -296,12 +296,12 @@ impl Control {
     }
 
     /// The words that a map with a log has once.
-    pub fn log_words(&self) -> Option<&LogWords> {
+    pub(crate) fn log_words(&self) -> Option<&LogWords> {
         self.has_log().then_some(&self.header().log)
     }
 
     /// The further words of a shard of a map with a log.
-    pub fn log_shard(&self, index: u32) -> Option<&LogShard> {
+    pub(crate) fn log_shard(&self, index: u32) -> Option<&LogShard> {
         assert!(index < self.shards, "a shard of the map");
         let at = log_at(self.shards) + FRAME_BYTES;
         // SAFETY: as in `shard`: with a log, they lie behind the frame.
@@ -310,13 +310,13 @@ impl Control {
     }
 
     /// The frame that is being filled, `FRAME_BYTES`; of a map with a log.
-    pub fn log_frame(&self) -> *mut u8 {
+    pub(crate) fn log_frame(&self) -> *mut u8 {
         assert!(self.has_log(), "a map with a log");
         self.base.wrapping_add(log_at(self.shards))
     }
 
     /// The shard of a page.
-    pub fn shard_of(&self, page: u32) -> u32 {
+    pub(crate) fn shard_of(&self, page: u32) -> u32 {
         let chunk = u64::from(page / CHUNK_PAGES);
         let mixed = (chunk ^ self.header().seed.load(Relaxed)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         // The upper bits are the mixed ones.
@@ -324,7 +324,7 @@ impl Control {
     }
 
     /// The path under which it was mapped.
-    pub fn path(&self) -> Vec<u8> {
+    pub(crate) fn path(&self) -> Vec<u8> {
         let bytes = self.header().path.iter().map(|byte| byte.load(Relaxed));
         bytes.take_while(|&byte| byte != 0).collect()
     }

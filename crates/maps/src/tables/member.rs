@@ -34,7 +34,7 @@ const SPINS_MAX: u32 = 100;
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// How the locks of a participant are marked.
-pub fn mark_of(place: usize, epoch: u32) -> u32 {
+pub(crate) fn mark_of(place: usize, epoch: u32) -> u32 {
     (epoch % EPOCHS) << PLACE_BITS | (place as u32 + 1)
 }
 

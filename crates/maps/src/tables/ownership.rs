@@ -11,7 +11,7 @@ use crate::tables::control::Shard;
 use crate::tables::member::Held;
 
 /// A shard that this thread owns; free again on drop.
-pub struct Owned<'a> {
+pub(crate) struct Owned<'a> {
     pub(crate) region: &'a Region,
     pub(crate) shard: &'a Shard,
     pub(crate) index: u32,

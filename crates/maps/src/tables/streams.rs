@@ -23,9 +23,9 @@ const STREAMS: usize = 4;
 /// Pages that are read together at the second fault of a stream.
 const WINDOW_FIRST: u32 = 4;
 /// Pages that are read together at most.
-pub const WINDOW_MAX: u32 = BUFFER_PAGES as u32;
+pub(crate) const WINDOW_MAX: u32 = BUFFER_PAGES as u32;
 /// Pages that are asked for behind a full window, so that the device is kept busy.
-pub const AHEAD: u32 = 6 * WINDOW_MAX;
+pub(crate) const AHEAD: u32 = 6 * WINDOW_MAX;
 
 #[derive(Default)]
 struct Set {
@@ -38,7 +38,7 @@ struct Set {
 
 /// The streams of one map.
 #[derive(Default)]
-pub struct Streams {
+pub(crate) struct Streams {
     sets: [Set; SETS],
     /// The window that the program wants; 0: faults tell.
     fixed: AtomicU32,
@@ -46,7 +46,7 @@ pub struct Streams {
 
 impl Streams {
     /// How many pages to read for a fault on this one.
-    pub fn window(&self, page: u32) -> u32 {
+    pub(crate) fn window(&self, page: u32) -> u32 {
         match self.fixed.load(Relaxed) {
             0 => {}
             window => return window,
@@ -74,7 +74,7 @@ impl Streams {
 
     /// Whether a fault on this page, which reads a full window, is the foremost of its scan: then
     /// nothing behind the window was asked for yet.
-    pub fn is_foremost(&self, page: u32) -> bool {
+    pub(crate) fn is_foremost(&self, page: u32) -> bool {
         let word = word_of(page.wrapping_add(WINDOW_MAX), WINDOW_MAX);
         let set = &self.sets[tls::lane()];
         self.fixed.load(Relaxed) == WINDOW_MAX
@@ -83,7 +83,7 @@ impl Streams {
 
     /// The stream that read this window goes on so many pages behind this one: fewer than asked
     /// were read, or those behind the window were asked for ahead.
-    pub fn goes_on(&self, page: u32, window: u32, pages: u32) {
+    pub(crate) fn goes_on(&self, page: u32, window: u32, pages: u32) {
         let set = &self.sets[tls::lane()];
         let word = word_of(page.wrapping_add(window), window);
         let other = word_of(page.wrapping_add(pages), window);
@@ -93,12 +93,12 @@ impl Streams {
     }
 
     /// From now on so many pages are read for each fault, `WINDOW_MAX` at most.
-    pub fn fix(&self, window: u32) {
+    pub(crate) fn fix(&self, window: u32) {
         self.fixed.store(window, Relaxed);
     }
 
     /// Counts a fault on a page that was there; answers how many there were in a row.
-    pub fn repeats(&self, page: u32) -> u32 {
+    pub(crate) fn repeats(&self, page: u32) -> u32 {
         let set = &self.sets[tls::lane()];
         let word = set.repeat.load(Relaxed);
         let count = if word as u32 == page { (word >> 32) as u32 + 1 } else { 1 };

@@ -5,15 +5,15 @@
 //! alone: the heap batches them.
 
 /// Bytes of a slab.
-pub const SLAB_BYTES: usize = 64 * 1024;
+pub(super) const SLAB_BYTES: usize = 64 * 1024;
 /// Slot numbers a slab has, used or not.
-pub const SLOTS_MAX: usize = 512;
+pub(super) const SLOTS_MAX: usize = 512;
 /// Size classes.
-pub const CLASSES: usize = 73;
+pub(super) const CLASSES: usize = 73;
 /// From this slot size on the owners are noted outside the slab, so that 4096-byte slots fill it.
-pub const OWNERS_OUTSIDE: usize = 1024;
+pub(super) const OWNERS_OUTSIDE: usize = 1024;
 /// The most slots of a slab whose owners are noted outside it.
-pub const OUTSIDE_MAX: usize = SLAB_BYTES / OWNERS_OUTSIDE;
+pub(super) const OUTSIDE_MAX: usize = SLAB_BYTES / OWNERS_OUTSIDE;
 
 const LEAST: usize = 128;
 const EVEN_UP_TO: usize = 256;
@@ -22,11 +22,11 @@ const MOST: usize = 4096;
 
 /// A class, below `CLASSES`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct SizeClass(pub u8);
+pub(super) struct SizeClass(pub u8);
 
 impl SizeClass {
     /// The smallest class for objects of so many bytes; none above 4096.
-    pub fn of(bytes: usize) -> Option<SizeClass> {
+    pub(super) fn of(bytes: usize) -> Option<SizeClass> {
         if bytes > MOST {
             return None;
         }
@@ -40,7 +40,7 @@ impl SizeClass {
     }
 
     /// Bytes of a slot.
-    pub const fn slot_bytes(self) -> usize {
+    pub(super) const fn slot_bytes(self) -> usize {
         let class = self.0 as usize;
         if class <= EVEN_CLASSES {
             return LEAST + 16 * class;
@@ -51,7 +51,7 @@ impl SizeClass {
     }
 
     /// Slots in a slab.
-    pub const fn slots(self) -> usize {
+    pub(super) const fn slots(self) -> usize {
         let bytes = self.slot_bytes();
         if bytes >= OWNERS_OUTSIDE { SLAB_BYTES / bytes } else { SLAB_BYTES / (bytes + 4) }
     }

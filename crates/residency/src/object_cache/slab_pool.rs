@@ -19,7 +19,7 @@ use super::size_class::SLAB_BYTES;
 const TRIMMED: usize = 16;
 
 /// The slabs.
-pub struct SlabPool {
+pub(super) struct SlabPool {
     memory: PinnedArray<u8>,
     slabs: usize,
     /// The free slabs, a stack: those without memory are at the bottom.
@@ -37,7 +37,7 @@ pub struct SlabPool {
 
 impl SlabPool {
     /// A pool of `slabs` slabs; none is backed by memory yet.
-    pub fn new(slabs: usize) -> Result<SlabPool> {
+    pub(super) fn new(slabs: usize) -> Result<SlabPool> {
         Ok(SlabPool {
             memory: PinnedArray::new(slabs * SLAB_BYTES)?,
             slabs,
@@ -51,7 +51,7 @@ impl SlabPool {
     }
 
     /// Takes a slab; none at the limit.
-    pub fn take(&self) -> Option<u32> {
+    pub(super) fn take(&self) -> Option<u32> {
         if self.held() >= self.limit() {
             return None;
         }
@@ -76,7 +76,7 @@ impl SlabPool {
     }
 
     /// Takes a slab back. It keeps its memory while the slabs with memory are within the limit.
-    pub fn give_back(&self, slab: u32) {
+    pub(super) fn give_back(&self, slab: u32) {
         let mut stack = self.stack.lock();
         let held = self.held.fetch_sub(1, Ordering::Relaxed) - 1;
         self.free[*stack].store(slab, Ordering::Relaxed);
@@ -89,7 +89,7 @@ impl SlabPool {
     }
 
     /// Sets the ceiling, and gives memory of free slabs above it back to the system.
-    pub fn set_limit(&self, slabs: usize) {
+    pub(super) fn set_limit(&self, slabs: usize) {
         self.limit.store(slabs.min(self.slabs), Ordering::Relaxed);
         self.trim();
     }
@@ -134,34 +134,34 @@ impl SlabPool {
     }
 
     /// Where the slab's bytes are.
-    pub fn address(&self, slab: u32) -> *mut u8 {
+    pub(super) fn address(&self, slab: u32) -> *mut u8 {
         debug_assert!((slab as usize) < self.slabs);
         // SAFETY: a slab number is below `slabs`, the mapping has `slabs` slabs.
         unsafe { self.memory.as_ptr().add(slab as usize * SLAB_BYTES) }
     }
 
     /// Slabs in all.
-    pub fn slabs(&self) -> usize {
+    pub(super) fn slabs(&self) -> usize {
         self.slabs
     }
 
     /// Slabs that were ever taken.
-    pub fn used(&self) -> usize {
+    pub(super) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
     /// Slabs that the size classes have.
-    pub fn held(&self) -> usize {
+    pub(super) fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
 
     /// Slabs that have memory, free ones with it. A snapshot.
-    pub fn backed(&self) -> usize {
+    pub(super) fn backed(&self) -> usize {
         self.used().saturating_sub(self.unbacked.load(Ordering::Relaxed))
     }
 
     /// The ceiling, in slabs.
-    pub fn limit(&self) -> usize {
+    pub(super) fn limit(&self) -> usize {
         self.limit.load(Ordering::Relaxed)
     }
 }

@@ -48,7 +48,7 @@ const SLABS_PER_PART: usize = 1024;
 const PARTS_MAX: usize = 16;
 
 /// How many parts a class has, a power of two.
-pub fn parts_for(cpus: usize, slabs: usize) -> usize {
+pub(super) fn parts_for(cpus: usize, slabs: usize) -> usize {
     let wanted = (cpus / CPUS_PER_PART).min(slabs / SLABS_PER_PART).clamp(1, PARTS_MAX);
     1 << wanted.ilog2()
 }
@@ -69,7 +69,7 @@ struct SlabRecord {
 }
 
 /// Bytes of the table for a slab.
-pub const RECORD_BYTES: usize = core::mem::size_of::<SlabRecord>();
+pub(super) const RECORD_BYTES: usize = core::mem::size_of::<SlabRecord>();
 
 // SAFETY: made of atomics only, for which all zero bytes are a value.
 unsafe impl Zeroed for SlabRecord {}
@@ -85,7 +85,7 @@ struct Part {
 }
 
 /// The classes and their slabs.
-pub struct SlabTable {
+pub(super) struct SlabTable {
     /// Those of a class lie together.
     parts: Box<[Padded<Part>]>,
     parts_each: usize,
@@ -103,7 +103,7 @@ fn set(count: &AtomicU32, value: u32) {
 
 impl SlabTable {
     /// A table for so many slabs, none of which has a class; each class has so many parts.
-    pub fn new(slabs: usize, parts_each: usize) -> Result<SlabTable> {
+    pub(super) fn new(slabs: usize, parts_each: usize) -> Result<SlabTable> {
         let part = |_| {
             let bins = Lock::new([NONE; BINS]);
             Padded(Part { bins, free: AtomicU32::new(0), used: AtomicU32::new(0) })
@@ -127,22 +127,22 @@ impl SlabTable {
     }
 
     /// The class of a slab of which the caller holds a slot, or which it empties.
-    pub fn class(&self, slab: u32) -> SizeClass {
+    pub(super) fn class(&self, slab: u32) -> SizeClass {
         SizeClass(self.record(slab).class.load(Ordering::Relaxed))
     }
 
     /// Slots held in a class.
-    pub fn used(&self, class: SizeClass) -> usize {
+    pub(super) fn used(&self, class: SizeClass) -> usize {
         self.parts_of(class).iter().map(|part| get(&part.used) as usize).sum()
     }
 
     /// Free slots of a class, without those of slabs that are being emptied.
-    pub fn free(&self, class: SizeClass) -> usize {
+    pub(super) fn free(&self, class: SizeClass) -> usize {
         self.parts_of(class).iter().map(|part| get(&part.free) as usize).sum()
     }
 
     /// A free slot of the class, as slab and index: of this thread's part, or else of another one.
-    pub fn take(&self, class: SizeClass) -> Option<(u32, usize)> {
+    pub(super) fn take(&self, class: SizeClass) -> Option<(u32, usize)> {
         let own = tls::lane_among(self.parts_each);
         let (before, from_own) = self.parts_of(class).split_at(own);
         from_own.iter().chain(before).find_map(|part| self.take_from(part, class))
@@ -162,7 +162,7 @@ impl SlabTable {
     }
 
     /// Gives a pooled slab to this thread's part of a class; its first slot is the caller's.
-    pub fn open(&self, slab: u32, class: SizeClass) -> usize {
+    pub(super) fn open(&self, slab: u32, class: SizeClass) -> usize {
         let part = tls::lane_among(self.parts_each);
         let of = &self.parts_of(class)[part];
         let record = self.record(slab);
@@ -185,7 +185,7 @@ impl SlabTable {
 
     /// Gives a slot back. True if the slab is empty now, has no class any more and belongs to the
     /// caller.
-    pub fn give_back(&self, slab: u32, index: usize) -> bool {
+    pub(super) fn give_back(&self, slab: u32, index: usize) -> bool {
         let (class, of) = (self.class(slab), self.part_of(slab));
         let record = self.record(slab);
         let mut bins = of.bins.lock();
@@ -204,7 +204,7 @@ impl SlabTable {
 
     /// Withdraws the sparsest slab it finds, of a class whose other slabs have room for what is in
     /// it. The caller moves the objects and ends with `end_emptying`.
-    pub fn begin_emptying(&self) -> Option<u32> {
+    pub(super) fn begin_emptying(&self) -> Option<u32> {
         let spare = |class: SizeClass| match self.free(class) {
             free if free >= class.slots() => free * class.slot_bytes(),
             _ => 0,
@@ -234,7 +234,7 @@ impl SlabTable {
     }
 
     /// Withdraws this slab likewise; false if no slot of it is held, or another thread empties it.
-    pub fn begin_emptying_of(&self, slab: u32) -> bool {
+    pub(super) fn begin_emptying_of(&self, slab: u32) -> bool {
         let (class, of) = (self.class(slab), self.part_of(slab));
         let mut bins = of.bins.lock();
         let record = self.record(slab);
@@ -263,7 +263,7 @@ impl SlabTable {
 
     /// Ends it. True if the slab is empty, has no class any more and belongs to the caller;
     /// otherwise it is as it was before.
-    pub fn end_emptying(&self, slab: u32) -> bool {
+    pub(super) fn end_emptying(&self, slab: u32) -> bool {
         let (class, of) = (self.class(slab), self.part_of(slab));
         let record = self.record(slab);
         let mut bins = of.bins.lock();
@@ -275,7 +275,7 @@ impl SlabTable {
     }
 
     /// Whether a slot of the slab was held at this instant.
-    pub fn is_held(&self, slab: u32, index: usize) -> bool {
+    pub(super) fn is_held(&self, slab: u32, index: usize) -> bool {
         let bits = self.record(slab).free[index / 64].load(Ordering::Relaxed);
         bits >> (index % 64) & 1 == 0
     }

@@ -20,24 +20,24 @@ const LANES: usize = 64;
 const PLACES: usize = CLASSES.next_multiple_of(32);
 
 /// The spares of all threads.
-pub struct Spares {
+pub(super) struct Spares {
     /// One more than a slot's number, or 0.
     places: PinnedArray<AtomicU32>,
 }
 
 impl Spares {
     /// None so far.
-    pub fn new() -> Result<Spares> {
+    pub(super) fn new() -> Result<Spares> {
         Ok(Spares { places: PinnedArray::new(LANES * PLACES)? })
     }
 
     /// Whether this thread has a spare of the class.
-    pub fn has(&self, class: SizeClass) -> bool {
+    pub(super) fn has(&self, class: SizeClass) -> bool {
         self.place(class).load(Ordering::Relaxed) != 0
     }
 
     /// Takes this thread's spare of the class.
-    pub fn take(&self, class: SizeClass) -> Option<u32> {
+    pub(super) fn take(&self, class: SizeClass) -> Option<u32> {
         let place = self.place(class);
         if place.load(Ordering::Relaxed) == 0 {
             return None;
@@ -47,13 +47,13 @@ impl Spares {
 
     /// Keeps a slot of the class as this thread's spare. False if it has one.
     #[must_use]
-    pub fn keep(&self, class: SizeClass, slot: u32) -> bool {
+    pub(super) fn keep(&self, class: SizeClass, slot: u32) -> bool {
         let place = self.place(class);
         place.compare_exchange(0, slot + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Takes the spares of all threads.
-    pub fn take_all(&self) -> impl Iterator<Item = u32> {
+    pub(super) fn take_all(&self) -> impl Iterator<Item = u32> {
         let places = self.places.iter();
         let used = places.filter(|place| place.load(Ordering::Relaxed) != 0);
         used.filter_map(|place| place.swap(0, Ordering::AcqRel).checked_sub(1))

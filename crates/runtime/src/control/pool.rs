@@ -65,7 +65,7 @@ pub(crate) struct Seen {
 
 impl Pool {
     /// Joins the pool of this name, or makes it, with so many bytes. ENOSPC: it is full.
-    pub fn join(name: &str, bytes: u64) -> Result<Pool> {
+    pub(crate) fn join(name: &str, bytes: u64) -> Result<Pool> {
         rendezvous_list::sweep(PREFIX);
         loop {
             let file = Rendezvous::open(&format!("{PREFIX}{name}"))?;
@@ -98,7 +98,7 @@ impl Pool {
 
     /// Tells what this process uses and wants; `decide` sees all members, and what it answers is
     /// granted. None: another process is here.
-    pub fn look(
+    pub(crate) fn look(
         &mut self,
         now_ns: u64,
         me: &Member,

@@ -44,7 +44,7 @@ pub(crate) struct Mark {
 
 impl Mark {
     /// The counts since an earlier one.
-    pub fn since(&self, earlier: &Mark) -> Stalled {
+    pub(crate) fn since(&self, earlier: &Mark) -> Stalled {
         let run_ns = self.run_ns.saturating_sub(earlier.run_ns);
         Stalled { run_ns, stall_ns: longest(&self.stalls_ns, &earlier.stalls_ns).min(run_ns) }
     }
@@ -59,7 +59,7 @@ pub(crate) struct Stalled {
 
 impl Stalled {
     /// The share, in millionths.
-    pub fn ppm(self) -> u64 {
+    pub(crate) fn ppm(self) -> u64 {
         let ppm =
             u128::from(self.stall_ns) * u128::from(WHOLE_PPM) / u128::from(self.run_ns.max(1));
         ppm.min(WHOLE_PPM.into()) as u64
@@ -78,7 +78,7 @@ pub(crate) struct StallShare {
 
 impl StallShare {
     /// Takes the times of this moment into account.
-    pub fn observe(&mut self, times: &Times) {
+    pub(crate) fn observe(&mut self, times: &Times) {
         let last = *self.last.get_or_insert(*times);
         let stall_ns = longest(&times.stalls_ns, &last.stalls_ns);
         let busy_ns = times.cpu_ns.saturating_sub(last.cpu_ns) + stall_ns;
@@ -91,22 +91,22 @@ impl StallShare {
     }
 
     /// The moment of the last observation.
-    pub fn mark(&self) -> Mark {
+    pub(crate) fn mark(&self) -> Mark {
         self.now
     }
 
     /// Run time so far, in nanoseconds.
-    pub fn run_ns(&self) -> u64 {
+    pub(crate) fn run_ns(&self) -> u64 {
         self.now.run_ns
     }
 
     /// The share of the last run time, in millionths.
-    pub fn now_ppm(&self) -> u64 {
+    pub(crate) fn now_ppm(&self) -> u64 {
         self.now.since(&self.older).ppm()
     }
 
     /// The share of all run time, in millionths.
-    pub fn whole_ppm(&self) -> u64 {
+    pub(crate) fn whole_ppm(&self) -> u64 {
         self.now.since(&Mark::default()).ppm()
     }
 }

@@ -43,7 +43,7 @@ pub fn pin(address: usize, length: usize) -> bool {
 
 /// As `pin`, for a call that can do with less memory at a time: false, too, if calls would have
 /// much pinned then. A map's pins wait until there are few enough.
-pub fn pin_if_few(address: usize, length: usize) -> bool {
+pub(crate) fn pin_if_few(address: usize, length: usize) -> bool {
     if maps::owns(address as *const u8) {
         return pin(address, length);
     }

@@ -27,17 +27,17 @@ impl Limit {
 }
 
 /// Bytes of the largest file that this process may write: `ulimit -f`.
-pub fn file_size() -> Option<Limit> {
+pub(crate) fn file_size() -> Option<Limit> {
     limit(libc::RLIMIT_FSIZE)
 }
 
 /// Descriptors that it may have open: `ulimit -n`.
-pub fn open_files() -> Option<Limit> {
+pub(crate) fn open_files() -> Option<Limit> {
     limit(libc::RLIMIT_NOFILE)
 }
 
 /// Bytes of address space that it may use: `ulimit -v`.
-pub fn address_space() -> Option<Limit> {
+pub(crate) fn address_space() -> Option<Limit> {
     limit(libc::RLIMIT_AS)
 }
 

@@ -17,7 +17,7 @@ use deepheap_sys::threads::atomic::AtomicU32;
 use deepheap_sys::threads::futex::{self, Woken};
 
 /// Cells of a map.
-pub const CELLS: usize = 4096;
+pub(crate) const CELLS: usize = 4096;
 
 /// The map in the shared page.
 #[repr(C)]

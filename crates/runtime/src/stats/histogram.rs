@@ -17,7 +17,7 @@ const SUB_BITS: u32 = 3;
 /// Longest latency told apart: 2^40 ns, 18 minutes. Longer ones count as this long.
 const LONGEST_NS: u64 = (1 << 40) - 1;
 /// Number of buckets of a histogram.
-pub const BUCKETS: usize = bucket(LONGEST_NS) + 1;
+pub(crate) const BUCKETS: usize = bucket(LONGEST_NS) + 1;
 
 /// The bucket of a latency.
 const fn bucket(ns: u64) -> usize {
@@ -31,7 +31,7 @@ const fn bucket_end_ns(bucket: usize) -> u64 {
 
 /// A histogram that threads record into; all zero bytes is an empty one.
 #[repr(C)]
-pub struct AtomicHistogram {
+pub(crate) struct AtomicHistogram {
     buckets: [AtomicU64; BUCKETS],
     total_ns: AtomicU64,
     max_ns: AtomicU64,
@@ -40,7 +40,7 @@ pub struct AtomicHistogram {
 impl AtomicHistogram {
     /// Counts one event that took `ns` nanoseconds.
     #[inline]
-    pub fn record(&self, ns: u64) {
+    pub(crate) fn record(&self, ns: u64) {
         self.buckets[bucket(ns)].fetch_add(1, Relaxed);
         self.total_ns.fetch_add(ns, Relaxed);
         if ns > self.max_ns.load(Relaxed) {
@@ -49,7 +49,7 @@ impl AtomicHistogram {
     }
 
     /// Adds what was recorded so far to `into`.
-    pub fn add_to(&self, into: &mut Histogram) {
+    pub(crate) fn add_to(&self, into: &mut Histogram) {
         for (sum, count) in into.buckets.iter_mut().zip(&self.buckets) {
             *sum = sum.saturating_add(count.load(Relaxed));
         }

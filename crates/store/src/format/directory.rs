@@ -16,10 +16,10 @@ use crate::block::Segment;
 use crate::log::head::Head;
 
 /// First bytes of every directory: "dheapseg".
-pub const MAGIC: u64 = u64::from_le_bytes(*b"dheapseg");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"dheapseg");
 
 /// The version of the format that this code reads and writes.
-pub const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 3;
 
 /// The start of a segment's first block.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -57,10 +57,10 @@ struct Entry {
 }
 
 /// Bytes of the header of a directory.
-pub const HEADER_BYTES: usize = 64;
+pub(crate) const HEADER_BYTES: usize = 64;
 
 /// Bytes of an entry of a directory.
-pub const ENTRY_BYTES: usize = 12;
+pub(crate) const ENTRY_BYTES: usize = 12;
 
 /// Where the checksum lies in the header.
 const CHECKSUM_AT: usize = 56;

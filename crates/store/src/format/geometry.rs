@@ -11,13 +11,13 @@ use crate::block::{BLOCK_UNITS, Block, Segment};
 use crate::error::StoreError;
 
 /// Bits of a block number.
-pub const BLOCK_BITS: u32 = 30;
+pub(crate) const BLOCK_BITS: u32 = 30;
 
 /// Smallest segment, bytes.
-pub const SEGMENT_BYTES_MIN: u64 = 128 << 10;
+pub(crate) const SEGMENT_BYTES_MIN: u64 = 128 << 10;
 
 /// Largest segment, bytes.
-pub const SEGMENT_BYTES_MAX: u64 = 8 << 20;
+pub(crate) const SEGMENT_BYTES_MAX: u64 = 8 << 20;
 
 /// The shape of the log: how segments divide into blocks and the device into segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

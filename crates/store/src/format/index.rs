@@ -15,10 +15,10 @@ use super::BLOCK_BYTES;
 use crate::block::cipher::{TAG_BYTES, Tag};
 
 /// Bytes of an entry.
-pub const ENTRY_BYTES: usize = 32;
+pub(crate) const ENTRY_BYTES: usize = 32;
 
 /// Pages that an index page tells of.
-pub const FANOUT: u32 = 128;
+pub(crate) const FANOUT: u32 = 128;
 
 const _: () = assert!(size_of::<Entry>() == ENTRY_BYTES);
 const _: () = assert!(FANOUT as usize * ENTRY_BYTES == BLOCK_BYTES);

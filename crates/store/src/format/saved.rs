@@ -38,9 +38,9 @@ pub const SNAPSHOTS: u32 = 5;
 pub const TAGS: u32 = 6;
 
 /// Snapshots that a heap can have.
-pub const SNAPSHOTS_MAX: u32 = 64;
+pub(crate) const SNAPSHOTS_MAX: u32 = 64;
 /// Bytes of the name of a snapshot at most.
-pub const SNAPSHOT_NAME_BYTES: usize = 64;
+pub(crate) const SNAPSHOT_NAME_BYTES: usize = 64;
 
 /// Records in a page of the table of snapshots.
 #[expect(clippy::cast_possible_truncation, reason = "a page has 4096 bytes")]

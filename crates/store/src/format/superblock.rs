@@ -22,26 +22,26 @@ use crate::block::cipher::{KEY_BYTES, Key, TAG_BYTES};
 use crate::log::identity::Identity;
 
 /// First bytes of every superblock: "dheapsup".
-pub const MAGIC: u64 = u64::from_le_bytes(*b"dheapsup");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"dheapsup");
 
 /// The version of the format that this code writes. Since version 4 compressed pages may be dense.
-pub const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 4;
 
 /// The oldest version that it reads.
-pub const OLDEST_VERSION: u32 = 3;
+pub(crate) const OLDEST_VERSION: u32 = 3;
 
 /// Where the two superblocks lie, bytes.
-pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 64 << 10];
+pub(crate) const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 64 << 10];
 
 /// Where the two copies of the first superblock lie, bytes. They are written when the heap is
 /// created, never again, and tell a repair what the heap is made of.
-pub const BIRTH_OFFSETS: [u64; 2] = [256 << 10, 512 << 10];
+pub(crate) const BIRTH_OFFSETS: [u64; 2] = [256 << 10, 512 << 10];
 
 /// Where the table area begins, bytes.
-pub const TABLE_AREA_START: u64 = 1 << 20;
+pub(crate) const TABLE_AREA_START: u64 = 1 << 20;
 
 /// Tables that a heap can have.
-pub const TABLES_MAX: usize = 64;
+pub(crate) const TABLES_MAX: usize = 64;
 
 /// Words of the caller's own in a checkpoint.
 pub const WORDS: usize = 64;

@@ -27,7 +27,7 @@ const SKIPPED_MAX: u32 = 8;
 
 /// A step of a trace that a replay needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
+pub(super) enum Step {
     /// Of a page that was there when the trace began, to which it tells that it left.
     Early(Touch),
     Touch(Touch),
@@ -38,7 +38,7 @@ pub enum Step {
 
 impl Step {
     /// Plays it, unless it is of a page that nobody came to.
-    pub fn play(&self, replay: &mut Replay) {
+    pub(super) fn play(&self, replay: &mut Replay) {
         match self {
             Step::Early(touch) | Step::Touch(touch) => replay.touch(touch),
             Step::Passed(_) => {}
@@ -117,7 +117,7 @@ struct Lane {
 
 /// How long things took, in units of the trace.
 #[derive(Default)]
-pub struct Clock {
+pub(super) struct Clock {
     /// When the last thing ended.
     pub end: u64,
     lanes: [Lane; LANES],
@@ -153,7 +153,7 @@ impl Clock {
     }
 
     /// What faults cost, by all that was noted.
-    pub fn costs(self) -> Costs {
+    pub(super) fn costs(self) -> Costs {
         let Clock { lanes, pauses, pressing, took: [cached, stored], .. } = self;
         // A thread that touches memory that is away at once is in the next fault no sooner.
         let soonest = pauses.len() / SOONEST;
@@ -185,7 +185,7 @@ fn nth(mut took: Vec<u32>, rank: usize) -> Option<u64> {
 
 /// The limits of page buffer and cache, in pages, and the page buffer's share.
 #[derive(Default)]
-pub struct Limits {
+pub(super) struct Limits {
     page_buffer: u64,
     cache: u64,
     /// Since when they are what they are.
@@ -207,19 +207,19 @@ impl Limits {
     }
 
     /// The bytes of both.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         (self.page_buffer + self.cache) * PAGE as u64
     }
 
     /// The page buffer's share on average, in 65536ths, if it is known.
-    pub fn part(&self) -> Option<usize> {
+    pub(super) fn part(&self) -> Option<usize> {
         self.shares.checked_div(self.known).map(|part| part as usize)
     }
 }
 
 /// What a trace tells.
 #[derive(Default)]
-pub struct Reader {
+pub(super) struct Reader {
     /// In the order in which they happened.
     pub steps: Vec<Step>,
     /// What the program met.
@@ -235,7 +235,7 @@ pub struct Reader {
 
 impl Reader {
     /// Reads all of a trace.
-    pub fn of(trace: &Trace) -> Reader {
+    pub(super) fn of(trace: &Trace) -> Reader {
         let mut reader = Reader::default();
         for traced in &trace.records {
             reader.clock.note(traced.lane, &traced.record);
@@ -247,7 +247,7 @@ impl Reader {
     }
 
     /// How many pages the program has touched.
-    pub fn pages(&self) -> usize {
+    pub(super) fn pages(&self) -> usize {
         self.pages.len()
     }
 

@@ -22,11 +22,11 @@ use deepheap_policy::sequence::{Direction, Sequences};
 use deepheap_policy::{PAGE, trail};
 
 /// Threads whose scans are told apart.
-pub const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 
 /// How an object leaves the page buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Leaves {
+pub(super) enum Leaves {
     /// It is as it came.
     Clean,
     /// It was changed.
@@ -37,7 +37,7 @@ pub enum Leaves {
 
 /// The program touches an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Touch {
+pub(super) struct Touch {
     /// Which: they are numbered from 0 on.
     pub object: u32,
     /// Its page.
@@ -303,7 +303,7 @@ struct Ahead {
 }
 
 /// The pager.
-pub struct Replay {
+pub(super) struct Replay {
     terms: Terms,
     places: Places,
     limits: Limits,
@@ -321,7 +321,7 @@ fn zeros(count: usize) -> Box<[AtomicU32]> {
 
 impl Replay {
     /// Nothing is anywhere.
-    pub fn new(terms: Terms) -> Replay {
+    pub(super) fn new(terms: Terms) -> Replay {
         let remembered = ghost_length(terms.pages / terms.sampled as usize);
         // Compressed objects are several to a page.
         let ghost = Ghost::new(zeros(ghost::length(4 * remembered)));
@@ -340,12 +340,12 @@ impl Replay {
     }
 
     /// What was counted.
-    pub fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> Counts {
         self.counts
     }
 
     /// The object holds nothing any more.
-    pub fn empty(&mut self, object: u32) {
+    pub(super) fn empty(&mut self, object: u32) {
         let Some(found) = self.places.objects.get_mut(object as usize) else { return };
         match found.place {
             Place::PageBuffer(_) => found.leaves = Leaves::Empty,
@@ -355,7 +355,7 @@ impl Replay {
     }
 
     /// The program touches an object.
-    pub fn touch(&mut self, touch: &Touch) {
+    pub(super) fn touch(&mut self, touch: &Touch) {
         let (object, page, lane) = (touch.object, touch.page, usize::from(touch.lane) % LANES);
         let known = self.places.objects.len().max(object as usize + 1);
         self.places.objects.resize(known, NOWHERE);
