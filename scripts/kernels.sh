@@ -63,9 +63,6 @@ trap 'exit 1' INT TERM
 
 # What the tests build by themselves is built here, where it is fast.
 "$cargo" build --quiet --workspace
-for crate in preload libdeepheap; do
-    "$cargo" build --quiet --manifest-path "crates/$crate/Cargo.toml"
-done
 "$cargo" test --quiet --workspace --no-run --message-format=json |
     jq -r 'select(.executable != null and .profile.test) |
         [.executable, (.manifest_path | split("/") | .[-2]), .target.name] | join(" ")' |
