@@ -24,6 +24,10 @@ const RECORD_BYTES_MAX: usize = 1 + 4 * VARINT_BYTES_MAX;
 const VARINT_BYTES_MAX: usize = 10;
 /// The largest chunk, bytes of records.
 const CHUNK_BYTES_MAX: usize = 1 << 20;
+/// No program has more RAM, bytes, nor runs for longer, units of time: whoever reads a trace may
+/// calculate with its numbers.
+const RAM_MAX: u64 = 1 << 48;
+const TIME_MAX: u64 = 1 << 52;
 
 /// The facts about a traced program before its first record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +73,11 @@ impl Header {
         let shape = [u32_at(12), u32_at(16), u32_at(20)];
         if u32_at(8) != VERSION || shape != [HEADER_BYTES as u32, PAGE as u32, UNIT_NS as u32] {
             return Err(TraceError::Version(u32_at(8)));
+        }
+        for (at, most) in [(24, RAM_MAX), (56, TIME_MAX * UNIT_NS)] {
+            if u64_at(at) > most {
+                return Err(TraceError::Damaged(at));
+            }
         }
         Ok(Header {
             ram: u64_at(24),
@@ -253,7 +262,7 @@ fn read_record(rest: &mut &[u8], last: &mut Last) -> Option<Record> {
         happened,
         page: u32::try_from(last.page).ok()?,
         amount: i16::try_from(amount).ok()?,
-        at: u64::try_from(last.at).ok()?,
+        at: u64::try_from(last.at).ok().filter(|&at| at <= TIME_MAX)?,
         took: u32::try_from(took).ok()?,
     })
 }
