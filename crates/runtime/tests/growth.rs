@@ -74,8 +74,11 @@ fn ten_thousand_threads_that_come_and_go_leave_nothing() {
         let seed = seed();
         let generation = |first: u64, count: u64| {
             for batch in 0..count / 10 {
+                // Ten hold their objects at once, and have ended before the next ten begin: a scope
+                // would wait for their work only. So the first batches take what any takes at most.
+                let all_hold = &std::sync::Barrier::new(10);
                 std::thread::scope(|scope| {
-                    for thread in 0..10 {
+                    let begin = |thread| {
                         let seed = seed + first + batch * 10 + thread;
                         scope.spawn(move || {
                             let objects: Vec<Object> = [24, 200, 3000, PAGE, 50_000]
@@ -84,12 +87,15 @@ fn ten_thousand_threads_that_come_and_go_leave_nothing() {
                             for (index, object) in objects.iter().enumerate() {
                                 object.fill(seed + index as u64);
                             }
+                            all_hold.wait();
                             for (index, object) in objects.into_iter().enumerate() {
                                 object.check(seed + index as u64);
                                 object.free();
                             }
-                        });
-                    }
+                        })
+                    };
+                    let threads: Vec<_> = (0..10).map(begin).collect();
+                    threads.into_iter().for_each(|thread| thread.join().expect("it ends well"));
                 });
             }
         };
