@@ -12,6 +12,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use deepheap::internal::inspect;
@@ -23,8 +24,10 @@ use scene::{Folder, act, finish, is_played, spawn, this_binary};
 const CONF: &str = "ram:64M,store_size:512M";
 const OPTIONS: &str = "ram:20M,size:1G,store_size:256M,compress:off";
 const READONLY: &str = "ram:20M,readonly,compress:off";
-/// A process that has not ended by then hangs.
+/// A process hangs that has used so much processor time, or next to none meanwhile: where others
+/// want the processors, too, it may last longer.
 const PATIENCE: Duration = Duration::from_secs(60);
+const LEAST_TICKS: u64 = 5;
 
 // ---- The heap: objects of a page, each filled by its number and a generation.
 
@@ -345,13 +348,19 @@ fn perform_traced(
             let (over, is_over) = std::sync::mpsc::channel::<()>();
             let process = child.id();
             let watchdog = std::thread::spawn(move || {
-                let hangs = is_over.recv_timeout(PATIENCE).is_err();
-                // What its threads are doing, before it ends.
-                let threads = hangs.then(|| scene::process::threads_of(process));
-                if hangs {
+                let mut ticks = 0;
+                while is_over.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                    let now = scene::process::ticks_of(process);
+                    if (ticks + LEAST_TICKS..100 * PATIENCE.as_secs()).contains(&now) {
+                        ticks = now;
+                        continue;
+                    }
+                    // What its threads are doing, before it ends.
+                    let threads = scene::process::threads_of(process);
                     deepheap_child::kill(process as libc::pid_t);
+                    return Some(threads);
                 }
-                threads
+                None
             });
             let status = traced::watch(child, judge);
             let _ = over.send(());

@@ -135,6 +135,8 @@ impl Simulation {
     /// cache.
     pub fn terms(&self, ram: u64) -> Terms {
         let pages = ram.saturating_sub(self.overhead_with(ram)) / PAGE as u64;
+        // Room that no page needs would only make the tables of the replay larger.
+        let pages = pages.min(self.pages as u64);
         let costs_ns = (self.costs.cached_ns, self.costs.stored_ns);
         let share = Some(PageBufferShare::Part(self.part));
         Terms { costs_ns, share, filled: self.filled, ..Terms::new(pages as usize) }

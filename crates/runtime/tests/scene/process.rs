@@ -50,6 +50,14 @@ pub fn threads_of(pid: u32) -> String {
     text
 }
 
+/// Hundredths of a second that a process has been on processors.
+pub fn ticks_of(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Behind the name, which may have spaces: fields 14 and 15 of all.
+    let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ').skip(11).take(2);
+    fields.filter_map(|field| field.parse::<u64>().ok()).sum()
+}
+
 /// Looks now and then until it is so; false if it is not within `limit`.
 pub fn soon(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + limit;
