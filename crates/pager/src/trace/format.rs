@@ -353,6 +353,16 @@ mod tests {
     }
 
     #[test]
+    fn a_budget_or_a_time_that_no_program_has_is_damage() {
+        let told = |header: Header| Trace::read(&header.to_bytes()).map(|trace| trace.header);
+        assert_eq!(told(Header { ram: u64::MAX, ..HEADER }), Err(TraceError::Damaged(24)));
+        let forged = Header { ran_before_ns: u64::MAX, ..HEADER };
+        assert_eq!(told(forged), Err(TraceError::Damaged(56)));
+        let large = Header { ram: 1 << 46, ran_before_ns: 1 << 58, ..HEADER };
+        assert_eq!(told(large), Ok(large));
+    }
+
+    #[test]
     fn a_file_that_ends_anywhere_is_a_shorter_trace() {
         let (bytes, all) = file(&mut Draw(2), 8);
         for length in HEADER_BYTES..bytes.len() {

@@ -37,6 +37,7 @@ fn more_ram_means_fewer_reads_and_all_of_it_none() {
     let simulation = Simulation::new(&looping(20_000, 2000, 3));
     assert_eq!(simulation.seen.reads, 40_000);
     assert_eq!(simulation.seen.touches, 60_000);
+    assert_eq!(simulation.terms(1 << 46).pages, 20_000, "no room that no page needs");
     let play = |ram| simulation.play(ram, simulation.terms(ram));
     let whole = play(simulation.whole_ram());
     assert_eq!((whole.counts.missed, whole.counts.written), (0, 0), "{whole:?}");
