@@ -90,7 +90,8 @@ lint: ## Checks with clippy, and the documentation of the code; a warning is an 
 
 unit: ## Runs the tests of all crates; rooms, style and documents are tests, too.
 	scripts/unit.sh
-	timeout --kill-after=30 10m $(CARGO) test --workspace --features deepheap/device-hook --test second_tier bound
+	timeout --kill-after=30 10m $(CARGO) test --workspace --features deepheap/device-hook \
+		--test second_tier bound
 
 schedules: ## Plays the pager with threads of which a seed decides who goes on (SCHEDULES=60).
 	DEEPHEAP_SCHEDULES=$(SCHEDULES) $(CARGO) test -p deepheap-pager --features schedules --lib \
