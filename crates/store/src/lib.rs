@@ -68,3 +68,4 @@ pub use log::stats::StoreStats;
 pub use log::store::Store;
 pub use log::writer::Writer;
 pub use map_log::{MapLog, MapLogError, Survey};
+pub use space::Goal;

@@ -123,8 +123,23 @@ pub(crate) struct Growth {
 pub(crate) struct Collection {
     /// It found nothing to win, and nothing changed since.
     pub(crate) is_exhausted: bool,
-    /// Whatever can be won is collected, needed or not.
-    is_compacting: bool,
+    goal: Goal,
+    /// For `Goal::Room`: segments that are to be free once the next checkpoint is durable.
+    wanted: u64,
+    /// For the same: free ones that it leaves to this checkpoint.
+    left: u64,
+}
+
+/// What segments are emptied for.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Goal {
+    /// Free segments run low, or what lives is much scattered.
+    #[default]
+    Needed,
+    /// So that the checkpoint that is being made leaves room for the next one.
+    Room,
+    /// For whatever can be won.
+    Compact,
 }
 
 /// The buffers, and the segments in them that the device does not have yet.
@@ -244,19 +259,54 @@ impl Space {
         policy::reservable_blocks(segments, data_blocks, self.promises.reserve)
     }
 
-    /// How full the log is, while so many units live.
-    pub(crate) fn occupancy(&self, live_units: u64) -> Occupancy {
+    /// Free segments whose space is not assured, and may be tried.
+    fn growable(&self) -> u64 {
+        let is_paused = self.fillings.last < self.growth.paused_until;
+        if is_paused { 0 } else { self.count(State::Bare).into() }
+    }
+
+    /// Segments of a durable log that no snapshot keeps, but for those that its device refuses.
+    fn changeable(&self) -> u64 {
+        let refused = u64::from(self.count(State::Bare)) - self.growable();
+        let held = self.kept.map_or(0, |kept| kept.held);
+        u64::from(self.geometry.segments).saturating_sub(refused + held)
+    }
+
+    /// Segments that the next checkpoint may fill.
+    fn for_checkpoint(&self) -> u64 {
+        let segments = self.kept.map_or(0, |kept| kept.for_next);
+        let data_blocks = self.geometry.data_blocks().into();
+        policy::for_checkpoint(segments, self.promises.reserved, data_blocks)
+    }
+
+    /// Segments that are left for copies, while so many are alive.
+    fn for_copies(&self, live: u64) -> u64 {
+        let filled = self.used().saturating_sub(self.count(State::Withheld).into());
+        let dead = filled.saturating_sub(live);
+        policy::for_copies(self.changeable(), live, dead, self.promises.reserve.into())
+    }
+
+    /// Segments that are not free, and do not become so just now.
+    fn used(&self) -> u64 {
         let free = self.count(State::Ready) + self.count(State::Bare);
         let passing = self.count(State::Growing) + self.count(State::Discarding);
-        let paused = self.fillings.last < self.growth.paused_until;
+        (self.geometry.segments - free - passing).into()
+    }
+
+    /// How full the log is, while so many units live.
+    pub(crate) fn occupancy(&self, live_units: u64) -> Occupancy {
+        let live = live_units / u64::from(self.geometry.data_units());
         let kept = self.kept.unwrap_or_default();
+        let is_before_checkpoint = self.kept.is_some() && !kept.is_in_making;
+        let left_to_it = |segments| if is_before_checkpoint { segments } else { 0 };
         Occupancy {
             kept: kept.used,
-            for_checkpoint: if kept.is_in_making { 0 } else { kept.for_next },
+            for_checkpoint: left_to_it(self.for_checkpoint()),
+            for_copies: left_to_it(self.for_copies(live)),
             ready: self.count(State::Ready).into(),
-            used: (self.geometry.segments - free - passing).into(),
-            growable: if paused { 0 } else { self.count(State::Bare).into() },
-            live: live_units / u64::from(self.geometry.data_units()),
+            used: self.used(),
+            growable: self.growable(),
+            live,
             needed: self.needed(self.promises.reserved),
             reserve: self.promises.reserve.into(),
         }
@@ -361,9 +411,11 @@ impl Space {
     pub(crate) fn pin(&mut self, live_units: u64) -> Option<u32> {
         let slot = self.pins.add(self.fillings.last)?;
         let Occupancy { used, live, .. } = self.occupancy(live_units);
+        let segments = self.changeable();
         if let Some(kept) = &mut self.kept {
             kept.used = used;
-            kept.may_empty = policy::to_empty(used.saturating_sub(kept.held_dead), live);
+            let others = used.saturating_sub(kept.held_dead);
+            kept.may_empty = policy::to_empty(segments, others, live);
         }
         for level in 0..=LEVELS {
             self.lists.splice(List(BUCKETS + level), List(PINNED_BUCKETS + level));

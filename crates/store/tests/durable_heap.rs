@@ -176,6 +176,39 @@ fn a_store_full_of_what_a_checkpoint_needs_says_so_and_the_next_one_frees_it() {
 }
 
 #[test]
+fn writes_at_random_never_leave_a_log_full_of_its_last_checkpoint() {
+    let seed = model::seed(37);
+    for (segments, of_all) in [16, 48, 160].into_iter().flat_map(|it| [2, 4, 16].map(|of| (it, of)))
+    {
+        let device = Recorder::over(device_len(segments), Image::default());
+        let mut heap = SavedHeap::create(Arc::new(device), segments, Sizes::Whole).expect("a heap");
+        let names = heap.model.store.stats().reservable_blocks;
+        heap.model.store.reserve(names).expect("all that is reservable");
+        let changed_blocks = (names / of_all).min(segments * 63 / 8);
+        heap.model.store.keep_for_checkpoint(changed_blocks * 5 / 4 * BLOCK_BYTES as u64);
+        (0..names).try_for_each(|name| heap.model.put(name)).expect("reserved");
+        let mut random = Random::new(seed + segments + of_all);
+        let mut any = move || random.below(names);
+        let mut refused = 0;
+        for number in 0..40 {
+            let changed: Vec<u64> = (0..changed_blocks).map(|_| any()).collect();
+            heap.checkpoint_of(&changed).unwrap_or_else(|error| {
+                panic!("{number} of {segments} segments, one of {of_all}: {error}")
+            });
+            // As much as there is room for, and some room there is.
+            let written = (0..names / 2).take_while(|_| heap.model.put(any()).is_ok()).count();
+            refused += u64::from((written as u64) < names / 2);
+            assert!(written > 0, "{number} of {segments} segments, one of {of_all}");
+        }
+        heap.model.store.check_invariants();
+        assert_eq!(heap.model.check_everything(), 0);
+        println!(
+            "{segments} segments, {names} blocks, one of {of_all}: {refused} of 40 times full"
+        );
+    }
+}
+
+#[test]
 fn a_reopened_log_keeps_its_promises_of_space() {
     let (_, shared) = recorder();
     let map = heap(&shared, model::seed(35), Sizes::Whole, 3).model.map;

@@ -16,12 +16,13 @@ use core::time::Duration;
 use deepheap_durable::load::OBJECT_TABLE;
 use deepheap_durable::offline::stamp;
 use deepheap_pager::{CheckpointBuffer, CutError, Pager};
-use deepheap_store::{DurableError, DurableFile, PinToken, SavedUpTo, Saving};
+use deepheap_store::{DurableError, DurableFile, Goal, PinToken, SavedUpTo, Saving};
 use deepheap_sys::process::clock;
 use deepheap_sys::threads::signals::Blocked;
 use deepheap_sys::threads::thread;
 
 use crate::durable::DurableHeap;
+use crate::durable::compact::collect_for;
 use crate::durable::error::CheckpointError;
 use crate::durable::worker::{Checkpoint, Marks, Why};
 use crate::runtime::{Inside, Runtime};
@@ -97,6 +98,8 @@ fn write(
             break;
         }
     }
+    // What lives in segments of which much is dead moves together, in a full file.
+    collect_for(pager.store(), Goal::Room);
     pager.store().seal_and_drain();
     let mut saving = file.begin()?;
     // So that the cut finds few.

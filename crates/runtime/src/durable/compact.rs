@@ -17,7 +17,7 @@ use std::os::fd::RawFd;
 use deepheap_durable::offline::open_existing;
 use deepheap_durable::pins::has_readers_before;
 use deepheap_durable::{HeapFile, OpenError, location};
-use deepheap_store::{DurableFile, Store, give_back_free, move_down};
+use deepheap_store::{DurableFile, Goal, Store, give_back_free, move_down};
 use deepheap_sys::process::clock;
 use deepheap_sys::threads::thread;
 
@@ -109,7 +109,7 @@ fn collect(of: &HeapFile<'_>) -> Result<Option<String>, OpenError> {
 fn collect_in(heap: DurableHeap) -> Result<(), CheckpointError> {
     let pager = heap.pager()?;
     for _ in 0..PASSES {
-        let won = collect_once(pager.store());
+        let won = collect_for(pager.store(), Goal::Compact);
         if won == 0 {
             break;
         }
@@ -118,13 +118,14 @@ fn collect_in(heap: DurableHeap) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// One pass; how many segments were emptied: each that there is once, at most.
-fn collect_once(store: &Store) -> u64 {
+/// Waits for the collectors to reach the goal; how many segments were emptied: each that there is
+/// once, at most.
+pub(crate) fn collect_for(store: &Store, goal: Goal) -> u64 {
     let before = store.stats();
     let most = before.segments_on_device;
     let (mut won, mut won_at_ns) = (0, clock::monotonic_ns());
-    store.compact(true);
-    while !store.is_compact() && won <= most {
+    store.collect_for(goal);
+    while !store.has_reached_goal() && won <= most {
         thread::sleep(PAUSE);
         let (now_won, now_ns) =
             (store.stats().segments_collected - before.segments_collected, clock::monotonic_ns());
@@ -134,6 +135,6 @@ fn collect_once(store: &Store) -> u64 {
             break;
         }
     }
-    store.compact(false);
+    store.collect_for(Goal::Needed);
     store.stats().segments_collected - before.segments_collected
 }

@@ -24,6 +24,7 @@ use crate::log::read::BlockRead;
 use crate::log::stats::Count;
 use crate::log::store::Store;
 use crate::log::writer::Writer;
+use crate::space::Goal;
 
 /// A segment to empty. If it is dropped, or released while blocks in it live, it is left alone
 /// until one of them is retired or the log has moved on.
@@ -254,15 +255,15 @@ impl Store {
         self.collect_needed()
     }
 
-    /// From now on collection wins back whatever it can, needed or not; or no longer.
-    pub fn compact(&self, is_on: bool) {
-        self.space.lock().set_compacting(is_on);
+    /// What collection is for, from now on.
+    pub fn collect_for(&self, goal: Goal) {
+        self.space.lock().set_goal(goal, self.blocks.counters.live_units());
         self.work.notify();
     }
 
-    /// Whether there is nothing left to win, since `compact`.
-    pub fn is_compact(&self) -> bool {
-        self.space.lock().is_compact()
+    /// Whether there is nothing left to do for the goal, or nothing to win.
+    pub fn has_reached_goal(&self) -> bool {
+        self.space.lock().has_reached_goal()
     }
 
     /// Makes `wait_for_work` return: there is something else to do.

@@ -9,7 +9,7 @@
 
 use deepheap_sys::narrow::Narrow;
 
-use super::{BUCKETS, Collection, LEVELS, PINNED_BUCKETS, SHELVED, SNAPSHOT_BUCKETS, Space};
+use super::{BUCKETS, Collection, Goal, LEVELS, PINNED_BUCKETS, SHELVED, SNAPSHOT_BUCKETS, Space};
 use crate::block::Segment;
 use crate::format::geometry::Geometry;
 use crate::space::list::List;
@@ -112,10 +112,10 @@ impl Space {
         // win nothing, again and again.
         let worth = capacity / 8 * 7;
         let mut chosen = best_of(BUCKETS, if self.kept.is_some() { worth } else { capacity });
-        let may_compact = self.may_compact();
-        if chosen.is_none() && (may_compact || self.may_empty_kept()) {
+        let has_goal = self.may_reach_goal();
+        if chosen.is_none() && (has_goal || self.may_empty_kept()) {
             chosen = best_of(PINNED_BUCKETS, worth);
-            if let (Some(_), Some(kept), false) = (chosen, &mut self.kept, may_compact) {
+            if let (Some(_), Some(kept), false) = (chosen, &mut self.kept, has_goal) {
                 kept.may_empty -= 1;
             }
         }
@@ -148,35 +148,60 @@ impl Space {
             && self.count(State::Collecting) < self.promises.reserve
             && (self.occupancy(live_units).must_collect()
                 || self.may_empty_kept()
-                || self.may_compact())
+                || self.may_reach_goal())
     }
 
-    /// From now on whatever can be won is collected, or no longer.
-    pub(crate) fn set_compacting(&mut self, is_compacting: bool) {
-        self.collection = Collection { is_exhausted: false, is_compacting };
+    /// What segments are emptied for, from now on.
+    pub(crate) fn set_goal(&mut self, goal: Goal, live_units: u64) {
+        self.collection = Collection { goal, ..Collection::default() };
+        if goal == Goal::Room {
+            let live = live_units / u64::from(self.geometry.data_units());
+            let most = policy::most_free(self.changeable(), live);
+            let writes = policy::for_writes(self.changeable());
+            let others = u64::from(self.promises.reserve) + self.for_checkpoint();
+            let least = others + self.for_copies(live) + writes;
+            if self.free_after_checkpoint() < least.min(most) {
+                self.collection.wanted = (least + writes).min(most);
+            }
+            // What was changed since it was written, is written again.
+            self.collection.left = (self.for_checkpoint() / 5).min(self.spare() / 2);
+        }
     }
 
-    /// Whether there is nothing left to win.
-    pub(crate) fn is_compact(&self) -> bool {
+    /// Whether there is nothing left to do for the goal, or to win.
+    pub(crate) fn has_reached_goal(&self) -> bool {
         let is_at_work = self.count(State::Collecting) > 0;
-        !is_at_work && (self.collection.is_exhausted || !self.may_compact())
+        !is_at_work && (self.collection.is_exhausted || !self.may_reach_goal())
     }
 
-    /// Whether a segment may be emptied that need not be: there is room for what lives in it.
-    fn may_compact(&self) -> bool {
-        self.collection.is_compacting && self.spare() > self.kept.map_or(0, |kept| kept.for_next)
+    /// Whether a segment may be emptied for the goal: there is room for what lives in it.
+    fn may_reach_goal(&self) -> bool {
+        let Collection { goal, wanted, left, .. } = self.collection;
+        match goal {
+            Goal::Needed => false,
+            Goal::Room => self.free_after_checkpoint() < wanted && self.spare() > left,
+            Goal::Compact => self.spare() > self.for_checkpoint(),
+        }
+    }
+
+    /// Segments that are free once the next checkpoint is durable, if nothing more is written.
+    fn free_after_checkpoint(&self) -> u64 {
+        let held = self.kept.map_or(0, |kept| kept.held_dead);
+        let let_go = u64::from(self.count(State::Withheld) + self.count(State::Collecting));
+        u64::from(self.count(State::Ready)) + self.growable() + let_go.saturating_sub(held)
     }
 
     /// Whether segments that the last checkpoint keeps should be emptied, so that the next one lets
     /// go of them. Each takes space until then.
     fn may_empty_kept(&self) -> bool {
-        self.kept.is_some_and(|kept| kept.may_empty > 0 && self.spare() > 2 * kept.for_next)
+        let is_wanted = self.kept.is_some_and(|kept| kept.may_empty > 0);
+        is_wanted && self.spare() > 2 * self.for_checkpoint()
     }
 
     /// Free segments beside those that collection works with.
     fn spare(&self) -> u64 {
-        let room = self.count(State::Ready) + self.count(State::Bare);
-        room.saturating_sub(self.count(State::Collecting) + self.promises.reserve + 1).into()
+        let at_work = u64::from(self.count(State::Collecting) + self.promises.reserve + 1);
+        (u64::from(self.count(State::Ready)) + self.growable()).saturating_sub(at_work)
     }
 
     /// Whether nothing that is under way, and nothing that could be begun, will free a segment.

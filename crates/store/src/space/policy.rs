@@ -31,6 +31,8 @@ pub(crate) struct Occupancy {
     pub(crate) kept: u64,
     /// That are left to the next checkpoint.
     pub(crate) for_checkpoint: u64,
+    /// That are left for copies of what the last checkpoint keeps.
+    pub(crate) for_copies: u64,
 }
 
 /// Segments more than twice the live ones that the log may use before collection starts, so that
@@ -54,13 +56,18 @@ impl Occupancy {
 
     /// Whether the fresh head may take a segment: the last ones are the survivors'.
     pub(crate) fn fresh_may_open(&self) -> bool {
-        self.ready > self.reserve + self.for_checkpoint
+        self.has_free(0)
     }
 
     /// Whether segments should be emptied now.
     pub(crate) fn must_collect(&self) -> bool {
-        let low = self.reserve + self.for_checkpoint + LOW_SEGMENTS;
-        self.ready <= low && !self.may_grow()
+        !self.has_free(LOW_SEGMENTS) && !self.may_grow()
+    }
+
+    /// Whether more than so many segments are free beyond those that are left to others.
+    fn has_free(&self, segments: u64) -> bool {
+        let least = self.reserve + self.for_checkpoint + segments;
+        self.ready > least && self.ready + self.growable > least + self.for_copies
     }
 
     /// Free segments whose space may be given back, if so many are kept to be taken soon.
@@ -72,13 +79,48 @@ impl Occupancy {
 }
 
 /// How many of the segments that a checkpoint keeps should be emptied before the next one, which
-/// then lets go of them: as many as it uses beyond twice what lives.
-pub(crate) fn to_empty(used: u64, live: u64) -> u64 {
-    used.saturating_sub(2 * live + SPARSE_SLACK_SEGMENTS)
+/// then lets go of them: as many as a log of so many `segments` uses beyond twice what lives.
+pub(crate) fn to_empty(segments: u64, used: u64, live: u64) -> u64 {
+    used.saturating_sub(2 * live + SPARSE_SLACK_SEGMENTS.min(segments / COPIES))
+}
+
+/// Parts of a durable log of which one is left for copies: a checkpoint frees only segments in which
+/// nothing lives. Where writes at random leave something alive in each, as many must be emptied
+/// before it as are filled. The copies take space until it is durable.
+const COPIES: u64 = 8;
+/// Parts of it of which one at least is free for writes after a checkpoint that has made room.
+const WRITES: u64 = 16;
+
+/// Segments of a durable log that are left for copies, if it can have so many, and `live` of them
+/// would hold all that lives, as two checkpoints may. `dead` would hold the rest: no more can be
+/// won.
+pub(crate) fn for_copies(segments: u64, live: u64, dead: u64, reserve: u64) -> u64 {
+    let most = segments.saturating_sub(2 * live + reserve + HEADS);
+    (segments / COPIES).max(2).min(dead).min(most)
+}
+
+/// Segments that are to be free for writes after a checkpoint that has made room, the same way.
+pub(crate) fn for_writes(segments: u64) -> u64 {
+    (segments / WRITES).max(2)
+}
+
+/// Segments that are free at most after a checkpoint that has made room, while `live` of them would
+/// hold all that lives: to fill segments to more than three quarters would cost too many copies.
+pub(crate) fn most_free(segments: u64, live: u64) -> u64 {
+    segments.saturating_sub(live * 4 / 3)
+}
+
+/// Segments that the next checkpoint may fill, of so many bytes that can have changed in RAM, while
+/// so many blocks are reserved. It writes some objects a second time.
+pub(crate) fn for_checkpoint(segments: u64, reserved: u64, data_blocks: u64) -> u64 {
+    segments.min((reserved * 5 / 4).div_ceil(data_blocks))
 }
 
 /// Blocks that may be reserved out of ten: the tenth one is what collection works with.
 const RESERVABLE_OF_TEN: u64 = 9;
+
+/// Each head fills a segment.
+const HEADS: u64 = 2;
 
 /// Segments beside those of reserved blocks: the survivors' reserve, and the one that each of the
 /// two heads is filling.
@@ -87,7 +129,6 @@ const RESERVABLE_OF_TEN: u64 = 9;
 /// dead unit left, none is on its way there, and no more than the reserve is free. Then all others
 /// but the two open ones are full of what lives; but what is reserved does not fill them.
 fn fixed_segments(reserve: u32) -> u64 {
-    const HEADS: u64 = 2;
     u64::from(reserve) + HEADS
 }
 
@@ -127,6 +168,7 @@ mod tests {
         reserve: 0,
         kept: 0,
         for_checkpoint: 0,
+        for_copies: 0,
     };
 
     #[test]
@@ -149,6 +191,27 @@ mod tests {
         assert!(full.must_collect(), "nowhere to grow to");
         let promised = Occupancy { needed: 600, ..low };
         assert!(promised.may_grow(), "promised space is taken first");
+    }
+
+    #[test]
+    fn what_is_left_for_copies_is_an_eighth_and_never_of_use_to_nobody() {
+        assert_eq!(for_copies(1000, 300, 400, 8), 125);
+        assert_eq!(for_copies(1000, 300, 20, 8), 20, "little can be won");
+        assert_eq!(for_copies(1000, 450, 400, 8), 90, "two times what lives has room");
+        assert_eq!(for_copies(16, 2, 9, 2), 2);
+        let full = Occupancy { ready: 100, used: 900, reserve: 8, for_copies: 90, ..NONE };
+        assert!(full.fresh_may_open() && full.must_collect(), "writers learn of it in time");
+        let fuller = Occupancy { ready: 98, ..full };
+        assert!(!fuller.fresh_may_open() && fuller.must_collect());
+        assert!(Occupancy { growable: 50, ..fuller }.fresh_may_open(), "it can grow");
+    }
+
+    #[test]
+    fn a_checkpoint_leaves_segments_a_quarter_empty_and_needs_no_more_than_all_that_is_there() {
+        assert_eq!((most_free(1000, 300), most_free(100, 90)), (600, 0));
+        assert_eq!(for_checkpoint(400, 64 * 63, 63), 80);
+        assert_eq!(for_checkpoint(40, 64 * 63, 63), 40);
+        assert_eq!((to_empty(4096, 900, 300), to_empty(16, 10, 1)), (236, 6));
     }
 
     #[test]

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use deepheap_sim::Random;
 use deepheap_store::{
-    BLOCK_BYTES, Block, Device, DurableError, DurableFile, HeapShape, Identity, KEY_BYTES, Key,
-    PinToken, SavedUpTo, Stamp, Store, StoreError, TableShape, WORDS,
+    BLOCK_BYTES, Block, Device, DurableError, DurableFile, Goal, HeapShape, Identity, KEY_BYTES,
+    Key, PinToken, SavedUpTo, Stamp, Store, StoreError, TableShape, WORDS,
 };
 
 use crate::model::{self, Held, Model, SEGMENT_BYTES, Seen, Sizes};
@@ -124,7 +124,23 @@ impl SavedHeap {
 
     /// Makes a checkpoint of what there is now.
     pub fn checkpoint(&mut self) -> Result<u64, DurableError> {
+        self.checkpoint_of(&[])
+    }
+
+    /// The same, of the next versions of objects, which were changed in RAM only.
+    pub fn checkpoint_of(&mut self, changed: &[u64]) -> Result<u64, DurableError> {
+        self.model.store.make_checkpoint(true);
+        let written = changed.iter().try_for_each(|&name| self.model.put(name));
+        let made = written.map_err(DurableError::from).and_then(|()| self.write_checkpoint());
+        self.model.store.make_checkpoint(false);
+        made
+    }
+
+    fn write_checkpoint(&mut self) -> Result<u64, DurableError> {
+        self.model.store.collect_for(Goal::Room);
+        while !self.model.store.has_reached_goal() && self.model.collect() {}
         let store = &self.model.store;
+        store.collect_for(Goal::Needed);
         store.seal_and_drain();
         store.retry_failed();
         let pin = store.pin_all()?;
