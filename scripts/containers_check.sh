@@ -199,7 +199,7 @@ check_docker() {
         --exec-root "$work/docker-run" --bridge none --iptables=false --ip6tables=false \
         --storage-driver vfs --cgroup-parent "/$cgroup" >"$work/dockerd.log" 2>&1 &
     daemon=$!
-    for ((attempt = 0; attempt < 100; attempt++)); do
+    for ((attempt = 0; attempt < 600; attempt++)); do
         ! "${docker[@]}" version >/dev/null 2>&1 || break
         kill -0 "$daemon" 2>/dev/null || break
         sleep 0.1

@@ -119,8 +119,8 @@ for ((attempt = 0; ; attempt++)); do
         echo "demo: redis-server did not start" >&2
         exit 1
     fi
-    if [ "$attempt" -ge 300 ]; then
-        echo "demo: redis-server does not answer within 30 seconds" >&2
+    if [ "$attempt" -ge 1200 ]; then
+        echo "demo: redis-server does not answer within 2 minutes" >&2
         exit 1
     fi
     sleep 0.1

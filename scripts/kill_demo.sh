@@ -7,8 +7,9 @@
 #     is_short      whether --short was asked for: true or false
 #     work          a folder of the demo's own
 #     build NAME    makes examples/NAME.c into $work/NAME
-#     kill_after SECONDS PROGRAM...   runs it and kills it with -9; shows its last line, and leaves
-#                   all of its output in $work/log
+#     kill_after SECONDS PROGRAM...   runs it until it has said that something is durable, then for
+#                   so long, and kills it with -9; shows its last line, and leaves all of its output
+#                   in $work/log
 # shellcheck disable=SC2034 # is_short is for who sources this
 set -eu
 demo=$(basename "$0" .sh)
@@ -50,6 +51,16 @@ kill_after() {
     shift
     "$@" >"$work/log" &
     killed=$!
+    # A slow machine needs longer until there is something to lose.
+    tries=0
+    until grep -q durable "$work/log"; do
+        if [ "$tries" -ge 1200 ] || ! kill -0 "$killed"; then
+            echo "$demo: nothing became durable" >&2
+            exit 1
+        fi
+        tries=$((tries + 1))
+        sleep 0.1
+    done
     sleep "$pause"
     kill -9 "$killed"
     wait "$killed" 2>/dev/null || true

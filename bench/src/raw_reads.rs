@@ -273,20 +273,23 @@ mod tests {
             return;
         }
         let program = std::env::current_exe().unwrap_or_default();
-        let reads = |read_bytes| RawReads {
+        let reads = |read_bytes, seconds| RawReads {
             depth: 16,
             read_bytes,
-            seconds: 0.05,
+            seconds,
             data_bytes: 4 << 20,
             dir: program.with_file_name(""),
             seed: 1,
         };
         for read_bytes in [512, 4096] {
-            match measure(&reads(read_bytes)) {
-                Ok(report) => assert!(report.measured_ops > 16 && report.latency_ns.p50 > 0),
-                Err(failure) => panic!("{failure}"),
-            }
+            // Longer, where others have the processors or the device meanwhile.
+            let is_measured = [0.05, 1.0, 20.0].into_iter().any(|seconds| {
+                let report = measure(&reads(read_bytes, seconds));
+                let report = report.unwrap_or_else(|failure| panic!("{failure}"));
+                report.measured_ops > 16 && report.latency_ns.p50 > 0
+            });
+            assert!(is_measured, "reads of {read_bytes} bytes");
         }
-        assert!(matches!(measure(&reads(100)), Err(Failure::Refused(_))));
+        assert!(matches!(measure(&reads(100, 0.05)), Err(Failure::Refused(_))));
     }
 }

@@ -2,7 +2,8 @@
 
 mod command;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use command::{Folder, told};
 use deepheap::{Config, DurableHeap, DurableOptions};
@@ -30,40 +31,55 @@ fn a_heap_is_inspected_and_verified_while_a_process_makes_checkpoints_of_it() {
     let memory = heap.malloc(BYTES) as usize;
     heap.set_root("memory", memory as *const u8).expect("a root");
     heap.checkpoint().unwrap_or_else(|error| panic!("{error}"));
-    let is_over = AtomicBool::new(false);
+    let (is_over, made) = (AtomicBool::new(false), AtomicU64::new(0));
+    // Milliseconds that a look took, at most.
+    let longest = AtomicU64::new(0);
+    let look = |round: u64, command: &str, words: &str| {
+        let begun = Instant::now();
+        let (code, out, err) = told(&folder.output([command, "heap"]));
+        longest.fetch_max(begun.elapsed().as_millis() as u64, Ordering::Relaxed);
+        assert_eq!(code, Some(0), "{command}, round {round}: {out}{err}");
+        assert!(out.contains(words), "{out}");
+    };
+    let looks = [("inspect", "root        "), ("fsck", "Nothing is damaged")];
+    for (command, words) in looks {
+        look(0, command, words);
+    }
     std::thread::scope(|scope| {
         let over = Over(&is_over);
         let writer = scope.spawn(|| {
-            let mut made = 0u64;
             while !is_over.load(Ordering::Relaxed) {
+                let number = made.load(Ordering::Relaxed);
                 for page in 0..BYTES / 4096 {
+                    let word = (memory + page * 4096) as *mut u64;
                     // SAFETY: memory of the heap.
-                    unsafe { ((memory + page * 4096) as *mut u64).write(made << 32 | page as u64) };
+                    unsafe { word.write(number << 32 | page as u64) };
                 }
-                if made == 3 {
+                if number == 3 {
                     heap.snapshot("kept").unwrap_or_else(|error| panic!("{error}"));
                 }
                 heap.checkpoint().unwrap_or_else(|error| panic!("{error}"));
-                made += 1;
-                // A look takes a moment: tables last for as long as two checkpoints.
-                std::thread::sleep(std::time::Duration::from_millis(100));
+                made.fetch_add(1, Ordering::Relaxed);
+                // A look takes a moment, and longer on a busy machine: tables last for as long as
+                // two checkpoints.
+                let pause_ms = longest.load(Ordering::Relaxed).max(100);
+                std::thread::sleep(Duration::from_millis(pause_ms));
             }
-            made
         });
-        for round in 0..6 {
-            for (command, words) in [("inspect", "root        "), ("fsck", "Nothing is damaged")] {
-                let (code, out, err) = told(&folder.output([command, "heap"]));
-                assert_eq!(code, Some(0), "{command}, round {round}: {out}{err}");
-                assert!(out.contains(words), "{out}");
+        let mut round = 1;
+        // On, until some checkpoints were made meanwhile: one with a snapshot among them.
+        while round <= 6 || made.load(Ordering::Relaxed) < 5 && !writer.is_finished() {
+            for (command, words) in looks {
+                look(round, command, words);
             }
+            round += 1;
         }
         let (code, _, err) = told(&folder.output(["compact", "heap"]));
         assert_eq!(code, Some(2), "only its writer may change the file");
         assert!(err.contains("another process has the heap open"), "{err}");
         drop(over);
-        let made = writer.join().expect("the writer");
-        println!("{made} checkpoints meanwhile");
-        assert!(made > 1);
+        writer.join().expect("the writer");
+        println!("{} checkpoints meanwhile", made.load(Ordering::Relaxed));
     });
     // SAFETY: nobody uses it any more.
     unsafe { heap.close() }.unwrap_or_else(|error| panic!("{error}"));

@@ -5,7 +5,7 @@ mod command;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use command::{Folder, told};
 use deepheap::internal::stats_page::StatsPage;
@@ -35,7 +35,7 @@ impl Server {
     /// Status line with headers, and body.
     fn send(&self, request: &str) -> (String, String) {
         let mut stream = TcpStream::connect(&self.address).expect("connect");
-        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("timeout");
+        stream.set_read_timeout(Some(Duration::from_secs(120))).expect("timeout");
         stream.write_all(request.as_bytes()).expect("send");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("an answer");
@@ -85,16 +85,24 @@ fn the_page_its_numbers_and_the_metrics_are_for_who_has_the_token() {
     // Nothing comes from elsewhere; a name space of SVG is no address.
     assert_eq!(body.matches("://").count(), body.matches("http://www.w3.org/2000/svg").count());
 
-    std::thread::sleep(Duration::from_millis(300));
-    let (head, body) = server.get(&format!("/data?pid={pid}"));
-    assert!(head.contains("application/json"), "{head}");
-    let data: serde_json::Value = serde_json::from_str(&body).expect("json");
+    // Until it has looked a second time: then there are series.
+    let end = Instant::now() + Duration::from_secs(120);
+    let (data, body) = loop {
+        let (head, body) = server.get(&format!("/data?pid={pid}"));
+        assert!(head.contains("application/json"), "{head}");
+        let data: serde_json::Value = serde_json::from_str(&body).expect("json");
+        let has = |name: &str| {
+            let series = data["process"]["series"][name].as_array().expect("a list");
+            !series.is_empty()
+        };
+        if ["stored", "cpus"].into_iter().all(has) {
+            break (data, body);
+        }
+        assert!(Instant::now() < end, "{body}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
     assert_eq!(data["process"]["pid"], pid);
     assert_eq!(data["processes"][0]["budget_bytes"], 256 << 20);
-    for name in ["stored", "cpus"] {
-        let series = data["process"]["series"][name].as_array().expect("a list");
-        assert!(!series.is_empty(), "{body}");
-    }
     assert!(data["process"]["cpu_seconds"].is_f64(), "{body}");
 
     let bearer = format!("GET /metrics HTTP/1.1\r\nAuthorization: Bearer {}\r\n\r\n", server.token);

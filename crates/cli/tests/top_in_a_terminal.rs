@@ -7,14 +7,14 @@ use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use command::Folder;
 use deepheap::internal::stats_page::StatsPage;
 use deepheap::number;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// The way back from the alternate screen, and the cursor.
 const LEAVE: &str = "\x1b[?1049l";
 const CURSOR: &str = "\x1b[?25h";
@@ -131,8 +131,13 @@ impl Terminal {
     #[track_caller]
     fn ends_clean(mut self) {
         let status = self.child.wait().expect("wait");
-        while let Ok(bytes) = self.output.recv_timeout(Duration::from_millis(200)) {
-            self.take(&bytes);
+        // To the end: its last user is gone.
+        loop {
+            match self.output.recv_timeout(PATIENCE) {
+                Ok(bytes) => self.take(&bytes),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("somebody has the terminal still open"),
+            }
         }
         assert!(status.success(), "{status}: {:?}", self.seen);
         assert!(self.seen.contains(LEAVE) && self.seen.contains(CURSOR), "{:?}", self.seen);

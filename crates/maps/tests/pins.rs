@@ -168,7 +168,7 @@ fn all_end(threads: Vec<Box<dyn FnOnce() + Send>>) -> bool {
             done.send(()).unwrap();
         });
     }
-    (0..count).all(|_| is_done.recv_timeout(Duration::from_secs(20)).is_ok())
+    (0..count).all(|_| is_done.recv_timeout(Duration::from_secs(120)).is_ok())
 }
 
 #[test]

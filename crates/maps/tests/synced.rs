@@ -87,7 +87,7 @@ fn every_synced_byte_is_right_though_the_reader_or_the_writer_is_killed() {
         // It goes on: no lock stays held.
         let (before, began) = (rounds[0].load(SeqCst), Instant::now());
         while round % 8 == 0 && rounds[0].load(SeqCst) == before {
-            assert!(began.elapsed() < Duration::from_secs(60), "the writer does not go on");
+            assert!(began.elapsed() < Duration::from_secs(240), "the writer does not go on");
             std::thread::sleep(Duration::from_millis(1));
         }
     }

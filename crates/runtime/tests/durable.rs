@@ -11,6 +11,7 @@ use std::time::Duration;
 use deepheap::{DurableHeap, DurableOptions, OpenError, free, usable_size};
 use deepheap_child::traced::{self, GoOn};
 use scene::memory::{PAGE, Random, seed};
+use scene::process::soon;
 use scene::{Folder, act, finish, is_played, play, spawn, this_binary};
 
 const CONF: &str = "ram:64M,store_size:512M";
@@ -258,18 +259,27 @@ fn a_process_that_is_killed_loses_only_what_came_after_its_last_checkpoint() {
         act(CONF, || if counts { count_until_killed(&path) } else { check_counts(&path) });
     }
     let folder = Folder::new(NAME);
+    let told = folder.path().join("told");
     let mut random = Random::new(seed());
     for kill in 0..kills() {
         let mut command = Command::new(this_binary());
         command.env(ACT, "count");
+        let before = std::fs::read(&told).unwrap_or_default();
         let mut child = spawn(NAME, folder.path(), command);
-        // From before it is open to some checkpoints later.
+        // From before it is open to some checkpoints later. Every other one has told of a
+        // checkpoint, however slow the machine is.
+        let tells = || {
+            let now = std::fs::read(&told).unwrap_or_default();
+            now.ends_with(b"\n") && now != before
+        };
+        let goes_on = kill % 2 == 0 || soon(Duration::from_secs(240), tells);
+        assert!(goes_on, "kill {kill}: no checkpoint");
         std::thread::sleep(Duration::from_millis(random.below(1500) as u64));
         let ended = child.try_wait().expect("a child");
         child.kill().expect("a child");
         let counting = finish(NAME, child);
         assert!(ended.is_none(), "kill {kill}: it ended by itself: {}", counting.said);
-        if !folder.path().join("told").exists() {
+        if !told.exists() {
             continue;
         }
         let mut command = Command::new(this_binary());

@@ -3,6 +3,7 @@
 
 mod scene;
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -17,6 +18,8 @@ const CONF: &str = "ram:64M,store_size:512M";
 // Compressed, all of it would be in RAM: nothing would be read again.
 const OPTIONS: &str = "ram:24M,size:4G,store_size:320M,compress:off";
 const READONLY: &str = "ram:24M,readonly,compress:off";
+/// How long readers and writer may take, on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(900);
 /// More than the heap has RAM.
 const BYTES: usize = 32 << 20;
 const PAGES: usize = BYTES / PAGE;
@@ -199,6 +202,23 @@ fn read_for_a_while(path: &Path) {
     std::fs::write(said, format!("{first} {rounds}")).expect("a file");
 }
 
+/// Which checkpoints the readers have read that ended well, and how often in all.
+fn readings(folder: &Path) -> (BTreeSet<u64>, u64) {
+    let (mut numbers, mut rounds) = (BTreeSet::new(), 0);
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let entry = entry.expect("an entry");
+        if !entry.file_name().to_string_lossy().starts_with("read-") {
+            continue;
+        }
+        let text = std::fs::read_to_string(entry.path()).expect("a file");
+        // One that is just being written counts later.
+        let Some((number, read)) = text.split_once(' ') else { continue };
+        numbers.insert(number.parse().expect("a number"));
+        rounds += read.parse::<u64>().expect("a number");
+    }
+    (numbers, rounds)
+}
+
 /// How often the writer is killed.
 fn kills() -> usize {
     let kills = std::env::var("DEEPHEAP_KILLS").ok();
@@ -232,7 +252,10 @@ fn readers_keep_what_they_opened_beside_a_writer_that_is_killed_and_comes_back()
         let ending = finish(NAME, reader);
         assert!(ending.status.success(), "a reader: {}\n{}", ending.status, ending.said);
     };
-    while kills < self::kills() {
+    // On, until readers have seen more than one checkpoint: on a slow machine that takes longer.
+    let end = Instant::now() + PATIENCE;
+    while kills < self::kills() || readings(folder.path()).0.len() < 2 {
+        assert!(Instant::now() < end, "{kills} kills, {ended} readers: {:?}", told(folder.path()));
         while readers.len() < READERS {
             readers.push(start("reader"));
         }
@@ -260,20 +283,7 @@ fn readers_keep_what_they_opened_beside_a_writer_that_is_killed_and_comes_back()
     readers.into_iter().for_each(judge);
     writer.kill().expect("a child");
     finish(NAME, writer);
-    let texts = std::fs::read_dir(folder.path()).expect("a folder").filter_map(|entry| {
-        let entry = entry.expect("an entry");
-        let is_ours = entry.file_name().to_string_lossy().starts_with("read-");
-        is_ours.then(|| std::fs::read_to_string(entry.path()).expect("a file"))
-    });
-    let mut numbers: Vec<u64> = Vec::new();
-    let mut rounds = 0;
-    for text in texts {
-        let (number, read) = text.split_once(' ').expect("two numbers");
-        numbers.push(number.parse().expect("a number"));
-        rounds += read.parse::<u64>().expect("a number");
-    }
-    numbers.sort_unstable();
-    numbers.dedup();
+    let (numbers, rounds) = readings(folder.path());
     println!("{kills} kills, {ended} readers, {rounds} readings of {} checkpoints", numbers.len());
     assert!(numbers.len() > 1, "{numbers:?}");
 }

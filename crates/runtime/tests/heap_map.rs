@@ -8,7 +8,7 @@ use std::time::Duration;
 use deepheap::internal::stats_page::{HeapMapCopy, Request, StatsPage};
 use scene::memory::{Collection, PAGE, seed};
 use scene::play;
-use scene::process::ticks;
+use scene::process::{must_rest, soon, ticks};
 
 /// The statistics of this process, as another one finds them.
 fn stats_file() -> File {
@@ -25,14 +25,14 @@ fn stats_file() -> File {
 /// Asks for a map newer than `edition`, and waits for it.
 fn map_after(file: &File, edition: u64) -> HeapMapCopy {
     StatsPage::ask(file, Request::Map).expect("ask");
-    for _ in 0..500 {
-        std::thread::sleep(Duration::from_millis(10));
+    let mut found = None;
+    let came = soon(Duration::from_secs(120), || {
         let map = StatsPage::read_copy(file, 0).expect("a page").heap_map().read();
-        if let Some(map) = map.filter(|map| map.edition > edition) {
-            return map;
-        }
-    }
-    panic!("no map in 5 s");
+        found = map.filter(|map| map.edition > edition);
+        found.is_some()
+    });
+    assert!(came, "no map in two minutes");
+    found.expect("a map")
 }
 
 #[test]
@@ -44,6 +44,8 @@ fn a_map_tells_where_the_pages_are_and_costs_nothing_unless_asked_for() {
         let file = stats_file();
         let before = StatsPage::read_copy(&file, 0).expect("a page");
         assert_eq!(before.heap_map().read(), None, "nobody asked");
+        // What is still on its way to the store would be elsewhere when it is compared.
+        must_rest(std::process::id());
         let map = map_after(&file, 0);
         let sum = |of: fn(&deepheap::internal::Survey) -> u32| -> usize {
             map.cells.iter().map(|cell| of(cell) as usize).sum()
@@ -71,19 +73,20 @@ fn a_map_tells_where_the_pages_are_and_costs_nothing_unless_asked_for() {
         assert!((10_000..=21_000).contains(&kept), "{kept}");
 
         // A viewer that asks all the time gets ten a second, and little CPU.
-        let start = ticks(std::process::id());
-        let until = std::time::Instant::now() + Duration::from_secs(1);
+        let (start, begun) = (ticks(std::process::id()), std::time::Instant::now());
         let mut asked = 0;
-        while std::time::Instant::now() < until {
+        while begun.elapsed() < Duration::from_secs(1) {
             StatsPage::ask(&file, Request::Map).expect("ask");
             std::thread::sleep(Duration::from_micros(500));
             asked += 1;
         }
         let last = map_after(&file, later.edition);
         let drawn = (last.edition - later.edition) / 2;
+        // Four more: of the moments at the ends.
+        let most = begun.elapsed().as_millis() as u64 / 100 + 4;
         let used = ticks(std::process::id()) - start;
         eprintln!("{asked} asked, {drawn} drawn, {used} ticks");
-        assert!(drawn <= 14, "{drawn} drawn");
+        assert!(drawn <= most, "{drawn} drawn, where {most} are allowed");
         // The rest of the objects was never touched by all this.
         for (index, object) in data.objects.iter().enumerate() {
             object.check(seed + (gone + index) as u64);

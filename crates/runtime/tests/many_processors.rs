@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use scene::memory::{Collection, PAGE, Random, seed};
 use scene::play;
-use scene::process::{fork, must_succeed, soon, ticks};
+use scene::process::{fork, must_rest, must_succeed, soon};
 
 const PROCESSORS: usize = 16;
 const CONF: &str = "ram:128M,store_size:512M,page_buffer:16M";
@@ -102,12 +102,7 @@ fn evictors_follow_demand_and_rest_and_a_child_has_its_own() {
             must_succeed(child);
         }
         // At rest all of them sleep.
-        let rests = || {
-            let before = ticks(std::process::id());
-            std::thread::sleep(Duration::from_secs(2));
-            ticks(std::process::id()) <= before + 1
-        };
-        assert!(soon(PATIENCE, rests), "something runs");
+        must_rest(std::process::id());
         data.check();
     });
 }

@@ -65,7 +65,7 @@ impl Drop for Mounted {
 /// The location of the store. Daemons look at what is new on a device, and lock it meanwhile.
 fn find_location(config: &Config) -> Result<StoreLocation, String> {
     let mut found = Err(String::new());
-    soon(Duration::from_secs(2), || {
+    soon(Duration::from_secs(60), || {
         found = StoreLocation::find(config).map_err(|error| error.to_string());
         !found.as_ref().is_err_and(|error| error.contains("used by another process"))
     });

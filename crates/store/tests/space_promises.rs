@@ -241,7 +241,9 @@ fn beside_reads_few_and_small_requests_give_space_back() {
         assert_eq!(model.look(), SEGMENT_BYTES, "what takes long is asked for once, and little");
         assert_eq!(model.store.stats().discards, before.discards + 1);
     }
-    assert!(model.look() > 2 * SEGMENT_BYTES, "when nobody reads there is time");
+    // A request may take long because the thread has no processor; not each of them.
+    let has_time = (0..20).any(|_| model.look() > 2 * SEGMENT_BYTES);
+    assert!(has_time, "when nobody reads there is time");
     model.store.check_invariants();
 }
 

@@ -73,7 +73,7 @@ static void all_pages_of_an_object_are_prefetched(void) {
     list[0] = object;
     before = stats().prefetched;
     CHECK(dh_prefetch(list, 1) == 1);
-    for (moments = 0; stats().prefetched < before + PAGES && moments < 1000; moments++) {
+    for (moments = 0; stats().prefetched < before + PAGES && moments < 12000; moments++) {
         nanosleep(&a_moment, NULL);
     }
     CHECK(stats().prefetched >= before + PAGES);

@@ -268,7 +268,7 @@ mod tests {
             scope.spawn(|| pager.pin(address, 1));
             let start = Instant::now();
             // A thread that waits sets a flag in the word.
-            while descriptor.word() == held && start.elapsed() < Duration::from_secs(20) {
+            while descriptor.word() == held && start.elapsed() < Duration::from_secs(120) {
                 std::thread::yield_now();
             }
             let is_waited_for = descriptor.word() != held;

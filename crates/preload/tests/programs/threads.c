@@ -3,6 +3,7 @@
 #include "pressure.h"
 #include <limits.h>
 #include <malloc.h>
+#include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <threads.h>
@@ -254,7 +255,9 @@ static void cancelled(void) {
         press();
         pthread_t thread;
         CHECK(pthread_create(&thread, NULL, prints, (void *)formatted) == 0);
-        usleep(100000);
+        /* Until it waits there. */
+        struct pollfd room = {.fd = pair[1], .events = POLLOUT};
+        while (poll(&room, 1, 0) != 0) usleep(1000);
         void *result;
         CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0);
         CHECK(result == PTHREAD_CANCELED && cleanups == 1 + formatted);

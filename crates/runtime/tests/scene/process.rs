@@ -35,6 +35,45 @@ pub fn ticks(pid: u32) -> u64 {
     number(11) + number(12)
 }
 
+/// How long a process is watched that is to rest.
+pub const REST: Duration = Duration::from_secs(3);
+/// What is allowed in that time, in ticks of 10 ms.
+const REST_TICKS_MAX: u64 = 1;
+
+/// That a process, all of its threads, sleeps once it has finished what it began.
+#[track_caller]
+pub fn must_rest(pid: u32) {
+    must_use_at_most(pid, REST_TICKS_MAX);
+}
+
+/// That a process uses no more ticks than that within `REST`, once it has finished what it began.
+/// Where others have the processors and the device that may take a while, with pauses in between.
+#[track_caller]
+pub fn must_use_at_most(pid: u32, most: u64) {
+    let mut used = 0;
+    for _ in 0..40 {
+        let before = ticks(pid);
+        std::thread::sleep(REST);
+        used = ticks(pid) - before;
+        if used <= most {
+            return;
+        }
+    }
+    panic!("{used} ticks in {REST:?}, where {most} are allowed\n{}", threads_of(pid));
+}
+
+/// Whether all threads of this process but the one that asks wait for something.
+pub fn others_sleep() -> bool {
+    // SAFETY: no memory is involved.
+    let own = unsafe { libc::gettid() }.to_string();
+    let tasks = fs::read_dir("/proc/self/task").expect("tasks").flatten();
+    tasks.filter(|task| *task.file_name() != *own).all(|task| {
+        // One that has ended is gone.
+        let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit(") ").next().is_none_or(|fields| !fields.starts_with(['R', 'D']))
+    })
+}
+
 /// One line a thread: name, state, where in the kernel it is, ticks.
 pub fn threads_of(pid: u32) -> String {
     let mut text = String::new();
