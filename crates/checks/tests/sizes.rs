@@ -42,7 +42,7 @@ const LARGE: [(&str, &str, Size); 13] = [
     ("residency", "Ownership", [2, 31, 1]),
     ("runtime", "DurableHeap", [2, 25, 4]),
     ("store", "Blocks", [8, 25, 4]),
-    ("store", "Space", [12, 50, 4]),
+    ("store", "Space", [12, 49, 4]),
     ("store", "Store", [10, 83, 8]),
 ];
 

@@ -124,9 +124,9 @@ pub(crate) struct Collection {
     /// It found nothing to win, and nothing changed since.
     pub(crate) is_exhausted: bool,
     goal: Goal,
-    /// For `Goal::Room`: segments that are to be free once the next checkpoint is durable.
+    /// For `Goal::Room`: segments that are to be free once the checkpoint is durable.
     wanted: u64,
-    /// For the same: free ones that it leaves to this checkpoint.
+    /// For the same: free ones that it leaves to the checkpoint.
     left: u64,
 }
 
@@ -259,56 +259,31 @@ impl Space {
         policy::reservable_blocks(segments, data_blocks, self.promises.reserve)
     }
 
-    /// Free segments whose space is not assured, and may be tried.
-    fn growable(&self) -> u64 {
-        let is_paused = self.fillings.last < self.growth.paused_until;
-        if is_paused { 0 } else { self.count(State::Bare).into() }
-    }
-
-    /// Segments of a durable log that no snapshot keeps, but for those that its device refuses.
-    fn changeable(&self) -> u64 {
-        let refused = u64::from(self.count(State::Bare)) - self.growable();
-        let held = self.kept.map_or(0, |kept| kept.held);
-        u64::from(self.geometry.segments).saturating_sub(refused + held)
-    }
-
-    /// Segments that the next checkpoint may fill.
-    fn for_checkpoint(&self) -> u64 {
-        let segments = self.kept.map_or(0, |kept| kept.for_next);
-        let data_blocks = self.geometry.data_blocks().into();
-        policy::for_checkpoint(segments, self.promises.reserved, data_blocks)
-    }
-
-    /// Segments that are left for copies, while so many are alive.
-    fn for_copies(&self, live: u64) -> u64 {
-        let filled = self.used().saturating_sub(self.count(State::Withheld).into());
-        let dead = filled.saturating_sub(live);
-        policy::for_copies(self.changeable(), live, dead, self.promises.reserve.into())
-    }
-
-    /// Segments that are not free, and do not become so just now.
-    fn used(&self) -> u64 {
-        let free = self.count(State::Ready) + self.count(State::Bare);
-        let passing = self.count(State::Growing) + self.count(State::Discarding);
-        (self.geometry.segments - free - passing).into()
-    }
-
     /// How full the log is, while so many units live.
     pub(crate) fn occupancy(&self, live_units: u64) -> Occupancy {
-        let live = live_units / u64::from(self.geometry.data_units());
+        let count = |state| u64::from(self.count(state));
+        let free = count(State::Ready) + count(State::Bare);
+        let passing = count(State::Growing) + count(State::Discarding);
+        let is_paused = self.fillings.last < self.growth.paused_until;
         let kept = self.kept.unwrap_or_default();
-        let is_before_checkpoint = self.kept.is_some() && !kept.is_in_making;
-        let left_to_it = |segments| if is_before_checkpoint { segments } else { 0 };
+        let data_blocks = self.geometry.data_blocks().into();
         Occupancy {
-            kept: kept.used,
-            for_checkpoint: left_to_it(self.for_checkpoint()),
-            for_copies: left_to_it(self.for_copies(live)),
-            ready: self.count(State::Ready).into(),
-            used: self.used(),
-            growable: self.growable(),
-            live,
+            ready: count(State::Ready),
+            used: u64::from(self.geometry.segments) - free - passing,
+            growable: if is_paused { 0 } else { count(State::Bare) },
+            live: live_units / u64::from(self.geometry.data_units()),
             needed: self.needed(self.promises.reserved),
             reserve: self.promises.reserve.into(),
+            collecting: count(State::Collecting),
+            withheld: count(State::Withheld) - kept.held_dead,
+            kept: kept.used,
+            held: kept.held,
+            for_checkpoint: policy::filled_by_checkpoint(
+                kept.for_next,
+                self.promises.reserved,
+                data_blocks,
+            ),
+            is_before_checkpoint: self.kept.is_some() && !kept.is_in_making,
         }
     }
 
@@ -410,12 +385,10 @@ impl Space {
     /// Everything filled so far will be withheld when it is freed. None: too many pins.
     pub(crate) fn pin(&mut self, live_units: u64) -> Option<u32> {
         let slot = self.pins.add(self.fillings.last)?;
-        let Occupancy { used, live, .. } = self.occupancy(live_units);
-        let segments = self.changeable();
+        let occupancy = self.occupancy(live_units);
         if let Some(kept) = &mut self.kept {
-            kept.used = used;
-            let others = used.saturating_sub(kept.held_dead);
-            kept.may_empty = policy::to_empty(segments, others, live);
+            kept.used = occupancy.used;
+            kept.may_empty = occupancy.to_empty(kept.held_dead);
         }
         for level in 0..=LEVELS {
             self.lists.splice(List(BUCKETS + level), List(PINNED_BUCKETS + level));

@@ -16,13 +16,12 @@ use core::time::Duration;
 use deepheap_durable::load::OBJECT_TABLE;
 use deepheap_durable::offline::stamp;
 use deepheap_pager::{CheckpointBuffer, CutError, Pager};
-use deepheap_store::{DurableError, DurableFile, Goal, PinToken, SavedUpTo, Saving};
+use deepheap_store::{DurableError, DurableFile, Goal, PinToken, SavedUpTo, Saving, Store};
 use deepheap_sys::process::clock;
 use deepheap_sys::threads::signals::Blocked;
 use deepheap_sys::threads::thread;
 
 use crate::durable::DurableHeap;
-use crate::durable::compact::collect_for;
 use crate::durable::error::CheckpointError;
 use crate::durable::worker::{Checkpoint, Marks, Why};
 use crate::runtime::{Inside, Runtime};
@@ -34,6 +33,10 @@ const FEW: u64 = 1024;
 /// How often a cut is tried while the log or a system call is in the way, and the pause between.
 const TRIES: u32 = 500;
 const TRY_PAUSE: Duration = Duration::from_millis(2);
+/// Between two looks at the collectors.
+const COLLECT_PAUSE: Duration = Duration::from_millis(2);
+/// How long they are waited for although nothing is won: the disk may be full.
+const COLLECT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Makes a checkpoint; the last one before the heap is closed.
 pub(crate) fn make(heap: DurableHeap, is_last: bool) -> Result<Checkpoint, CheckpointError> {
@@ -120,6 +123,27 @@ fn write(
     made.number = saving.commit(stamp(is_last))?;
     *saved_up_to = up_to;
     Ok(Some(made))
+}
+
+/// Waits for the collectors to reach the goal; how many segments were emptied: each that there is
+/// once, at most.
+pub(crate) fn collect_for(store: &Store, goal: Goal) -> u64 {
+    let before = store.stats();
+    let most = before.segments_on_device;
+    let (mut won, mut won_at_ns) = (0, clock::monotonic_ns());
+    store.collect_for(goal);
+    while !store.has_reached_goal() && won <= most {
+        thread::sleep(COLLECT_PAUSE);
+        let (now_won, now_ns) =
+            (store.stats().segments_collected - before.segments_collected, clock::monotonic_ns());
+        if now_won > won {
+            (won, won_at_ns) = (now_won, now_ns);
+        } else if now_ns - won_at_ns > COLLECT_PATIENCE.as_nanos() as u64 {
+            break;
+        }
+    }
+    store.collect_for(Goal::Needed);
+    store.stats().segments_collected - before.segments_collected
 }
 
 /// By what to see that nothing has changed since.

@@ -11,17 +11,15 @@
 //! snapshots; one that begins meanwhile, from being cut off.
 //! Threads: one; no process has the heap open for writing.
 
-use core::time::Duration;
 use std::os::fd::RawFd;
 
 use deepheap_durable::offline::open_existing;
 use deepheap_durable::pins::has_readers_before;
 use deepheap_durable::{HeapFile, OpenError, location};
-use deepheap_store::{DurableFile, Goal, Store, give_back_free, move_down};
-use deepheap_sys::process::clock;
-use deepheap_sys::threads::thread;
+use deepheap_store::{DurableFile, Goal, give_back_free, move_down};
 
 use crate::durable::DurableHeap;
+use crate::durable::checkpoint::collect_for;
 use crate::durable::error::CheckpointError;
 use crate::durable::open::open_once;
 use crate::durable::options::DurableOptions;
@@ -29,10 +27,6 @@ use crate::runtime::Inside;
 
 /// Segments that were emptied in one pass are free in the next one, and may be filled from others.
 const PASSES: usize = 3;
-/// Between two looks at the collector.
-const PAUSE: Duration = Duration::from_millis(2);
-/// How long a pass goes on although nothing is won: the disk may be full.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The outcome of compacting.
 #[derive(Debug)]
@@ -116,25 +110,4 @@ fn collect_in(heap: DurableHeap) -> Result<(), CheckpointError> {
         heap.checkpoint()?;
     }
     Ok(())
-}
-
-/// Waits for the collectors to reach the goal; how many segments were emptied: each that there is
-/// once, at most.
-pub(crate) fn collect_for(store: &Store, goal: Goal) -> u64 {
-    let before = store.stats();
-    let most = before.segments_on_device;
-    let (mut won, mut won_at_ns) = (0, clock::monotonic_ns());
-    store.collect_for(goal);
-    while !store.has_reached_goal() && won <= most {
-        thread::sleep(PAUSE);
-        let (now_won, now_ns) =
-            (store.stats().segments_collected - before.segments_collected, clock::monotonic_ns());
-        if now_won > won {
-            (won, won_at_ns) = (now_won, now_ns);
-        } else if now_ns - won_at_ns > PATIENCE.as_nanos() as u64 {
-            break;
-        }
-    }
-    store.collect_for(Goal::Needed);
-    store.stats().segments_collected - before.segments_collected
 }

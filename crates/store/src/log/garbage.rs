@@ -263,7 +263,7 @@ impl Store {
 
     /// Whether there is nothing left to do for the goal, or nothing to win.
     pub fn has_reached_goal(&self) -> bool {
-        self.space.lock().has_reached_goal()
+        self.space.lock().has_reached_goal(self.blocks.counters.live_units())
     }
 
     /// Makes `wait_for_work` return: there is something else to do.

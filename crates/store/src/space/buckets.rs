@@ -13,7 +13,7 @@ use super::{BUCKETS, Collection, Goal, LEVELS, PINNED_BUCKETS, SHELVED, SNAPSHOT
 use crate::block::Segment;
 use crate::format::geometry::Geometry;
 use crate::space::list::List;
-use crate::space::policy;
+use crate::space::policy::{self, Occupancy};
 use crate::space::segment::{SegmentTable, State};
 
 /// Fillings that have to pass before a segment that could not be emptied is tried again.
@@ -112,8 +112,9 @@ impl Space {
         // win nothing, again and again.
         let worth = capacity / 8 * 7;
         let mut chosen = best_of(BUCKETS, if self.kept.is_some() { worth } else { capacity });
-        let has_goal = self.may_reach_goal();
-        if chosen.is_none() && (has_goal || self.may_empty_kept()) {
+        let occupancy = self.occupancy(live_units);
+        let has_goal = self.may_reach_goal(&occupancy);
+        if chosen.is_none() && (has_goal || self.may_empty_kept(&occupancy)) {
             chosen = best_of(PINNED_BUCKETS, worth);
             if let (Some(_), Some(kept), false) = (chosen, &mut self.kept, has_goal) {
                 kept.may_empty -= 1;
@@ -143,65 +144,49 @@ impl Space {
 
     /// Whether a collector that has no victim should take one.
     pub(crate) fn collect_needed(&self, live_units: u64) -> bool {
-        !self.collection.is_exhausted
-            // Each victim may fill one segment before it frees one.
-            && self.count(State::Collecting) < self.promises.reserve
-            && (self.occupancy(live_units).must_collect()
-                || self.may_empty_kept()
-                || self.may_reach_goal())
+        // Each victim may fill one segment before it frees one.
+        let may_take = self.count(State::Collecting) < self.promises.reserve;
+        may_take && !self.collection.is_exhausted && {
+            let occupancy = self.occupancy(live_units);
+            occupancy.must_collect()
+                || self.may_empty_kept(&occupancy)
+                || self.may_reach_goal(&occupancy)
+        }
     }
 
     /// What segments are emptied for, from now on.
     pub(crate) fn set_goal(&mut self, goal: Goal, live_units: u64) {
         self.collection = Collection { goal, ..Collection::default() };
         if goal == Goal::Room {
-            let live = live_units / u64::from(self.geometry.data_units());
-            let most = policy::most_free(self.changeable(), live);
-            let writes = policy::for_writes(self.changeable());
-            let others = u64::from(self.promises.reserve) + self.for_checkpoint();
-            let least = others + self.for_copies(live) + writes;
-            if self.free_after_checkpoint() < least.min(most) {
-                self.collection.wanted = (least + writes).min(most);
-            }
+            let occupancy = self.occupancy(live_units);
+            self.collection.wanted = occupancy.wanted_after_checkpoint();
             // What was changed since it was written, is written again.
-            self.collection.left = (self.for_checkpoint() / 5).min(self.spare() / 2);
+            self.collection.left = (occupancy.for_checkpoint / 5).min(occupancy.spare() / 2);
         }
     }
 
     /// Whether there is nothing left to do for the goal, or to win.
-    pub(crate) fn has_reached_goal(&self) -> bool {
+    pub(crate) fn has_reached_goal(&self, live_units: u64) -> bool {
         let is_at_work = self.count(State::Collecting) > 0;
-        !is_at_work && (self.collection.is_exhausted || !self.may_reach_goal())
+        let may_go_on = || self.may_reach_goal(&self.occupancy(live_units));
+        !is_at_work && (self.collection.is_exhausted || !may_go_on())
     }
 
     /// Whether a segment may be emptied for the goal: there is room for what lives in it.
-    fn may_reach_goal(&self) -> bool {
+    fn may_reach_goal(&self, occupancy: &Occupancy) -> bool {
         let Collection { goal, wanted, left, .. } = self.collection;
         match goal {
             Goal::Needed => false,
-            Goal::Room => self.free_after_checkpoint() < wanted && self.spare() > left,
-            Goal::Compact => self.spare() > self.for_checkpoint(),
+            Goal::Room => occupancy.free_after_checkpoint() < wanted && occupancy.spare() > left,
+            Goal::Compact => occupancy.spare() > occupancy.for_checkpoint,
         }
-    }
-
-    /// Segments that are free once the next checkpoint is durable, if nothing more is written.
-    fn free_after_checkpoint(&self) -> u64 {
-        let held = self.kept.map_or(0, |kept| kept.held_dead);
-        let let_go = u64::from(self.count(State::Withheld) + self.count(State::Collecting));
-        u64::from(self.count(State::Ready)) + self.growable() + let_go.saturating_sub(held)
     }
 
     /// Whether segments that the last checkpoint keeps should be emptied, so that the next one lets
     /// go of them. Each takes space until then.
-    fn may_empty_kept(&self) -> bool {
+    fn may_empty_kept(&self, occupancy: &Occupancy) -> bool {
         let is_wanted = self.kept.is_some_and(|kept| kept.may_empty > 0);
-        is_wanted && self.spare() > 2 * self.for_checkpoint()
-    }
-
-    /// Free segments beside those that collection works with.
-    fn spare(&self) -> u64 {
-        let at_work = u64::from(self.count(State::Collecting) + self.promises.reserve + 1);
-        (u64::from(self.count(State::Ready)) + self.growable()).saturating_sub(at_work)
+        is_wanted && occupancy.spare() > 2 * occupancy.for_checkpoint
     }
 
     /// Whether nothing that is under way, and nothing that could be begun, will free a segment.

@@ -27,12 +27,18 @@ pub(crate) struct Occupancy {
     pub(crate) needed: u64,
     /// That only the survivor head may take.
     pub(crate) reserve: u64,
+    /// That are being emptied.
+    pub(crate) collecting: u64,
+    /// In which nothing lives, and that are free once the pins of now have ended.
+    pub(crate) withheld: u64,
     /// That the last checkpoint may need: those that were used when it was made.
     pub(crate) kept: u64,
-    /// That are left to the next checkpoint.
+    /// That snapshots keep.
+    pub(crate) held: u64,
+    /// That the next checkpoint may fill.
     pub(crate) for_checkpoint: u64,
-    /// That are left for copies of what the last checkpoint keeps.
-    pub(crate) for_copies: u64,
+    /// Whether that one is not being made yet.
+    pub(crate) is_before_checkpoint: bool,
 }
 
 /// Segments more than twice the live ones that the log may use before collection starts, so that
@@ -44,6 +50,14 @@ const LOW_SEGMENTS: u64 = 4;
 
 /// Free segments that stay assured when the rest is discarded, beyond the reserve, at least.
 const KEPT_SEGMENTS: u64 = 32;
+
+/// Parts of a durable log of which one is left for copies. A checkpoint frees only segments in
+/// which nothing lives. Where writes at random leave something alive in each, as many must be
+/// emptied before it as are filled; and the copies take space until it is durable.
+const COPIES: u64 = 8;
+
+/// Parts of it of which one at least is free for writes after a checkpoint that has made room.
+const WRITES: u64 = 16;
 
 impl Occupancy {
     /// Whether the log should take more space from the device rather than collect: while it
@@ -66,8 +80,12 @@ impl Occupancy {
 
     /// Whether more than so many segments are free beyond those that are left to others.
     fn has_free(&self, segments: u64) -> bool {
-        let least = self.reserve + self.for_checkpoint + segments;
-        self.ready > least && self.ready + self.growable > least + self.for_copies
+        let (for_checkpoint, for_copies) = match self.is_before_checkpoint {
+            true => (self.for_checkpoint, self.for_copies()),
+            false => (0, 0),
+        };
+        let least = self.reserve + for_checkpoint + segments;
+        self.ready > least && self.ready + self.growable > least + for_copies
     }
 
     /// Free segments whose space may be given back, if so many are kept to be taken soon.
@@ -76,43 +94,53 @@ impl Occupancy {
         let idle = self.ready.saturating_sub(kept);
         idle.min((self.used + self.ready).saturating_sub(self.needed))
     }
+
+    /// Free segments beside those that collection works with.
+    pub(crate) fn spare(&self) -> u64 {
+        (self.ready + self.growable).saturating_sub(self.collecting + self.reserve + 1)
+    }
+
+    /// Segments that no snapshot keeps.
+    fn changeable(&self) -> u64 {
+        (self.ready + self.used + self.growable).saturating_sub(self.held)
+    }
+
+    /// Segments that are left for copies: no more than what is dead would fill, as more cannot be
+    /// won; and room stays for two times what lives, which two checkpoints may need.
+    fn for_copies(&self) -> u64 {
+        let dead = self.used.saturating_sub(self.withheld + self.live);
+        let most = self.changeable().saturating_sub(2 * self.live + self.reserve + HEADS);
+        (self.changeable() / COPIES).max(2).min(dead).min(most)
+    }
+
+    /// Segments that are free once the next checkpoint is durable, if nothing more is written.
+    pub(crate) fn free_after_checkpoint(&self) -> u64 {
+        self.ready + self.growable + self.collecting + self.withheld
+    }
+
+    /// How many that should be: so many that the one after it has its room, and writes before that
+    /// one. 0: there are enough. Segments are not filled to more than three quarters: that would
+    /// take too many copies.
+    pub(crate) fn wanted_after_checkpoint(&self) -> u64 {
+        let most = self.changeable().saturating_sub(self.live * 4 / 3);
+        let writes = (self.changeable() / WRITES).max(2);
+        let least = self.reserve + self.for_checkpoint + self.for_copies() + writes;
+        let is_enough = self.free_after_checkpoint() >= least.min(most);
+        if is_enough { 0 } else { most.min(least + writes) }
+    }
+
+    /// How many of the segments that a checkpoint keeps should be emptied before the next one,
+    /// which then lets go of them: as many as are used beyond twice what lives. In `held_dead` of
+    /// them nothing lives, but snapshots keep them.
+    pub(crate) fn to_empty(&self, held_dead: u64) -> u64 {
+        let slack = SPARSE_SLACK_SEGMENTS.min(self.changeable() / COPIES);
+        self.used.saturating_sub(held_dead + 2 * self.live + slack)
+    }
 }
 
-/// How many of the segments that a checkpoint keeps should be emptied before the next one, which
-/// then lets go of them: as many as a log of so many `segments` uses beyond twice what lives.
-pub(crate) fn to_empty(segments: u64, used: u64, live: u64) -> u64 {
-    used.saturating_sub(2 * live + SPARSE_SLACK_SEGMENTS.min(segments / COPIES))
-}
-
-/// Parts of a durable log of which one is left for copies: a checkpoint frees only segments in which
-/// nothing lives. Where writes at random leave something alive in each, as many must be emptied
-/// before it as are filled. The copies take space until it is durable.
-const COPIES: u64 = 8;
-/// Parts of it of which one at least is free for writes after a checkpoint that has made room.
-const WRITES: u64 = 16;
-
-/// Segments of a durable log that are left for copies, if it can have so many, and `live` of them
-/// would hold all that lives, as two checkpoints may. `dead` would hold the rest: no more can be
-/// won.
-pub(crate) fn for_copies(segments: u64, live: u64, dead: u64, reserve: u64) -> u64 {
-    let most = segments.saturating_sub(2 * live + reserve + HEADS);
-    (segments / COPIES).max(2).min(dead).min(most)
-}
-
-/// Segments that are to be free for writes after a checkpoint that has made room, the same way.
-pub(crate) fn for_writes(segments: u64) -> u64 {
-    (segments / WRITES).max(2)
-}
-
-/// Segments that are free at most after a checkpoint that has made room, while `live` of them would
-/// hold all that lives: to fill segments to more than three quarters would cost too many copies.
-pub(crate) fn most_free(segments: u64, live: u64) -> u64 {
-    segments.saturating_sub(live * 4 / 3)
-}
-
-/// Segments that the next checkpoint may fill, of so many bytes that can have changed in RAM, while
-/// so many blocks are reserved. It writes some objects a second time.
-pub(crate) fn for_checkpoint(segments: u64, reserved: u64, data_blocks: u64) -> u64 {
+/// Segments that the next checkpoint may fill, if so many can have changed in RAM, and so many
+/// blocks are reserved. It writes some objects a second time.
+pub(crate) fn filled_by_checkpoint(segments: u64, reserved: u64, data_blocks: u64) -> u64 {
     segments.min((reserved * 5 / 4).div_ceil(data_blocks))
 }
 
@@ -166,9 +194,12 @@ mod tests {
         live: 0,
         needed: 0,
         reserve: 0,
+        collecting: 0,
+        withheld: 0,
         kept: 0,
+        held: 0,
         for_checkpoint: 0,
-        for_copies: 0,
+        is_before_checkpoint: false,
     };
 
     #[test]
@@ -194,24 +225,41 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_for_copies_is_an_eighth_and_never_of_use_to_nobody() {
-        assert_eq!(for_copies(1000, 300, 400, 8), 125);
-        assert_eq!(for_copies(1000, 300, 20, 8), 20, "little can be won");
-        assert_eq!(for_copies(1000, 450, 400, 8), 90, "two times what lives has room");
-        assert_eq!(for_copies(16, 2, 9, 2), 2);
-        let full = Occupancy { ready: 100, used: 900, reserve: 8, for_copies: 90, ..NONE };
-        assert!(full.fresh_may_open() && full.must_collect(), "writers learn of it in time");
-        let fuller = Occupancy { ready: 98, ..full };
-        assert!(!fuller.fresh_may_open() && fuller.must_collect());
-        assert!(Occupancy { growable: 50, ..fuller }.fresh_may_open(), "it can grow");
+    fn an_eighth_is_left_for_copies_but_nothing_that_could_not_be_won() {
+        let durable = Occupancy { ready: 200, used: 800, live: 300, reserve: 8, ..NONE };
+        let full = |ready, live| Occupancy {
+            ready,
+            used: 1000 - ready,
+            live,
+            is_before_checkpoint: true,
+            ..durable
+        };
+        assert_eq!(full(200, 300).for_copies(), 125);
+        assert_eq!(full(650, 330).for_copies(), 20, "little is dead");
+        assert_eq!(full(200, 450).for_copies(), 90, "two times what lives has room");
+        assert!(full(134, 300).fresh_may_open() && full(134, 300).must_collect(), "in time");
+        assert!(!full(133, 300).fresh_may_open());
+        assert!(Occupancy { growable: 50, ..full(100, 300) }.fresh_may_open(), "it can grow");
+        assert!(Occupancy { is_before_checkpoint: false, ..full(9, 300) }.fresh_may_open());
+        assert!(Occupancy { withheld: 800, ..full(9, 0) }.fresh_may_open(), "all is dead");
     }
 
     #[test]
-    fn a_checkpoint_leaves_segments_a_quarter_empty_and_needs_no_more_than_all_that_is_there() {
-        assert_eq!((most_free(1000, 300), most_free(100, 90)), (600, 0));
-        assert_eq!(for_checkpoint(400, 64 * 63, 63), 80);
-        assert_eq!(for_checkpoint(40, 64 * 63, 63), 40);
-        assert_eq!((to_empty(4096, 900, 300), to_empty(16, 10, 1)), (236, 6));
+    fn a_checkpoint_of_a_nearly_full_log_leaves_room_for_the_next_one() {
+        let log =
+            Occupancy { ready: 300, used: 700, live: 300, reserve: 8, for_checkpoint: 100, ..NONE };
+        assert_eq!(log.wanted_after_checkpoint(), 0, "there is enough");
+        let fuller = Occupancy { ready: 200, used: 800, ..log };
+        assert_eq!(fuller.wanted_after_checkpoint(), 8 + 100 + 125 + 62 + 62);
+        let freed = Occupancy { withheld: 100, ..fuller };
+        assert_eq!(freed.wanted_after_checkpoint(), 0, "enough will be free");
+        let packed = Occupancy { live: 600, ..fuller };
+        assert_eq!(packed.wanted_after_checkpoint(), 0, "they are three quarters full");
+        assert_eq!((fuller.to_empty(0), fuller.to_empty(50)), (136, 86));
+        let small = Occupancy { ready: 6, used: 10, live: 1, ..NONE };
+        assert_eq!(small.to_empty(0), 6);
+        assert_eq!(filled_by_checkpoint(400, 64 * 63, 63), 80);
+        assert_eq!(filled_by_checkpoint(40, 64 * 63, 63), 40);
     }
 
     #[test]
