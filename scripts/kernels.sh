@@ -157,9 +157,9 @@ for package in "${kernels[@]}"; do
     kernel=$(echo "$work/$package"/boot/vmlinuz-*)
     log=$work/$package.log
     # It ends with this script, which waits for it so that a signal is seen to at once. Emulated,
-    # the kernel's accesses to programs' memory are faster without smap, and clocks with the
-    # processors' counter, which the kernel distrusts by itself. KVM inside a virtual machine without
-    # nested paging was tried: it stops at cmpxchg16b, xrstor and at last int3, which the boot needs.
+    # copies between kernel and programs are faster without smap, and so are clocks with the counter
+    # of the processor, which the kernel distrusts by itself. A KVM that has to interpret the kernel
+    # is slower than this, and stops at int3, which every kernel tries as it boots.
     setpriv --pdeathsig KILL qemu-system-x86_64 -accel tcg,thread=multi -cpu max,-smap \
         -smp "$processors" -m "${MEMORY:-6G}" -nographic -no-reboot -net none -kernel "$kernel" \
         -initrd "$work/$package/initrd" \

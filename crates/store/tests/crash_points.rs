@@ -95,10 +95,11 @@ fn go_on(
         heap.model.store.seal_and_drain();
         let number = heap.file.checkpoint() + 1;
         device.mark(begun(number));
-        maps.resize(number as usize, None);
-        maps.push(Some(Held { map: heap.model.map.clone(), snapshots: snapshots(heap) }));
         assert_eq!(heap.checkpoint(), Ok(number));
         device.mark(done(number));
+        // To make room it may have moved objects.
+        maps.resize(number as usize, None);
+        maps.push(Some(Held { map: heap.model.map.clone(), snapshots: snapshots(heap) }));
         if heap.pinning == Pinning::Careful && random.once_in(3) {
             change_snapshots(heap, device, random, maps, round);
         }

@@ -241,7 +241,7 @@ mod tests {
         assert!(!full(133, 300).fresh_may_open());
         assert!(Occupancy { growable: 50, ..full(100, 300) }.fresh_may_open(), "it can grow");
         assert!(Occupancy { is_before_checkpoint: false, ..full(9, 300) }.fresh_may_open());
-        assert!(Occupancy { withheld: 800, ..full(9, 0) }.fresh_may_open(), "all is dead");
+        assert!(Occupancy { withheld: 991, ..full(9, 0) }.fresh_may_open(), "all is dead");
     }
 
     #[test]
