@@ -388,7 +388,7 @@ impl Space {
         let occupancy = self.occupancy(live_units);
         if let Some(kept) = &mut self.kept {
             kept.used = occupancy.used;
-            kept.may_empty = occupancy.to_empty(kept.held_dead);
+            kept.may_empty = occupancy.must_empty(kept.held_dead);
         }
         for level in 0..=LEVELS {
             self.lists.splice(List(BUCKETS + level), List(PINNED_BUCKETS + level));

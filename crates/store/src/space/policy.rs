@@ -132,7 +132,7 @@ impl Occupancy {
     /// How many of the segments that a checkpoint keeps should be emptied before the next one,
     /// which then lets go of them: as many as are used beyond twice what lives. In `held_dead` of
     /// them nothing lives, but snapshots keep them.
-    pub(crate) fn to_empty(&self, held_dead: u64) -> u64 {
+    pub(crate) fn must_empty(&self, held_dead: u64) -> u64 {
         let slack = SPARSE_SLACK_SEGMENTS.min(self.changeable() / COPIES);
         self.used.saturating_sub(held_dead + 2 * self.live + slack)
     }
@@ -255,9 +255,9 @@ mod tests {
         assert_eq!(freed.wanted_after_checkpoint(), 0, "enough will be free");
         let packed = Occupancy { live: 600, ..fuller };
         assert_eq!(packed.wanted_after_checkpoint(), 0, "they are three quarters full");
-        assert_eq!((fuller.to_empty(0), fuller.to_empty(50)), (136, 86));
+        assert_eq!((fuller.must_empty(0), fuller.must_empty(50)), (136, 86));
         let small = Occupancy { ready: 6, used: 10, live: 1, ..NONE };
-        assert_eq!(small.to_empty(0), 6);
+        assert_eq!(small.must_empty(0), 6);
         assert_eq!(filled_by_checkpoint(400, 64 * 63, 63), 80);
         assert_eq!(filled_by_checkpoint(40, 64 * 63, 63), 40);
     }
