@@ -194,34 +194,46 @@ fn where_checkpoints_are_made_by_themselves_a_full_file_makes_one() {
     });
 }
 
+/// Changes so many parts of all pages at random from one checkpoint to the next. Each segment keeps
+/// something alive: only copies make room.
+fn change_at_random(options: &str, parts: impl Iterator<Item = usize>) {
+    let heap = open(&folder().join("heap"), options);
+    let (memory, bytes) = fill(&heap);
+    let pages = bytes / PAGE;
+    let page_at = |page: usize| memory.wrapping_add(page * PAGE);
+    let mut held = vec![1; pages];
+    for (number, part) in (2..).zip(parts) {
+        for at in 0..pages / part {
+            let page = noise(at, number) as usize % pages;
+            write(page_at(page), PAGE, number);
+            held[page] = number;
+        }
+        heap.checkpoint().unwrap_or_else(|error| panic!("checkpoint {number}: {error}"));
+    }
+    for (page, &number) in held.iter().enumerate() {
+        let first = if number == 1 { page * PAGE / 8 } else { 0 };
+        for word in 0..PAGE / 8 {
+            // SAFETY: memory of the heap.
+            let found = unsafe { page_at(page).cast::<u64>().add(word).read() };
+            assert_eq!(found, noise(first + word, number), "page {page}, word {word}");
+        }
+    }
+    close(heap);
+}
+
 #[test]
 fn changes_at_random_never_leave_a_file_full_of_its_last_checkpoint() {
     const NAME: &str = "changes_at_random_never_leave_a_file_full_of_its_last_checkpoint";
     play(NAME, CONF, || {
-        let heap = open(&folder().join("heap"), FULL);
-        let (memory, bytes) = fill(&heap);
-        let pages = bytes / PAGE;
-        let page_at = |page: usize| memory.wrapping_add(page * PAGE);
-        let mut held = vec![1; pages];
-        // Each segment keeps something alive: only copies make room.
-        for number in 2..50 {
-            let changed = if number < 40 { pages / 16 } else { pages / 4 };
-            for at in 0..changed {
-                let page = noise(at, number) as usize % pages;
-                write(page_at(page), PAGE, number);
-                held[page] = number;
-            }
-            heap.checkpoint().unwrap_or_else(|error| panic!("checkpoint {number}: {error}"));
-        }
-        for (page, &number) in held.iter().enumerate() {
-            let first = if number == 1 { page * PAGE / 8 } else { 0 };
-            for word in 0..PAGE / 8 {
-                // SAFETY: memory of the heap.
-                let found = unsafe { page_at(page).cast::<u64>().add(word).read() };
-                assert_eq!(found, noise(first + word, number), "page {page}, word {word}");
-            }
-        }
-        close(heap);
+        change_at_random(FULL, [16; 38].into_iter().chain([4; 10]));
+    });
+}
+
+#[test]
+fn nor_where_all_of_the_heap_is_in_ram() {
+    play("nor_where_all_of_the_heap_is_in_ram", "ram:160M,store_size:512M", || {
+        let options = "ram:100M,size:256M,store_size:128M,compress:off";
+        change_at_random(options, [16; 38].into_iter().chain([2; 6]));
     });
 }
 

@@ -126,8 +126,9 @@ pub(crate) struct Collection {
     goal: Goal,
     /// For `Goal::Room`: segments that are to be free once the checkpoint is durable.
     wanted: u64,
-    /// For the same: free ones that it leaves to the checkpoint.
-    left: u64,
+    /// For the same: units that may still be written for it, by the collectors or, of objects in
+    /// RAM, by the checkpoint.
+    copies: u64,
 }
 
 /// What segments are emptied for.

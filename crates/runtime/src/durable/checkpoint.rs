@@ -101,8 +101,12 @@ fn write(
             break;
         }
     }
-    // What lives in segments of which much is dead moves together, in a full file.
-    collect_for(pager.store(), Goal::Room);
+    // What lives in segments of which much is dead moves together, in a full file. What of it is in
+    // RAM is to be written.
+    if collect_for(pager.store(), Goal::Room) > 0 {
+        let _blocked = Blocked::all();
+        made.objects += pager.write_changed(&buffer)?;
+    }
     pager.store().seal_and_drain();
     let mut saving = file.begin()?;
     // So that the cut finds few.

@@ -116,8 +116,13 @@ impl Space {
         let has_goal = self.may_reach_goal(&occupancy);
         if chosen.is_none() && (has_goal || self.may_empty_kept(&occupancy)) {
             chosen = best_of(PINNED_BUCKETS, worth);
-            if let (Some(_), Some(kept), false) = (chosen, &mut self.kept, has_goal) {
-                kept.may_empty -= 1;
+            match (chosen, &mut self.kept) {
+                (Some(segment), _) if has_goal => {
+                    let live = u64::from(table.live(segment));
+                    self.collection.copies = self.collection.copies.saturating_sub(live);
+                }
+                (Some(_), Some(kept)) => kept.may_empty -= 1,
+                _ => {}
             }
         }
         let Some(segment) = chosen else {
@@ -161,7 +166,9 @@ impl Space {
             let occupancy = self.occupancy(live_units);
             self.collection.wanted = occupancy.wanted_after_checkpoint();
             // What was changed since it was written, is written again.
-            self.collection.left = (occupancy.for_checkpoint / 5).min(occupancy.spare() / 2);
+            let left = (occupancy.for_checkpoint / 5).min(occupancy.spare() / 2);
+            let data_units = u64::from(self.geometry.data_units());
+            self.collection.copies = (occupancy.spare() - left) * data_units;
         }
     }
 
@@ -174,10 +181,10 @@ impl Space {
 
     /// Whether a segment may be emptied for the goal: there is room for what lives in it.
     fn may_reach_goal(&self, occupancy: &Occupancy) -> bool {
-        let Collection { goal, wanted, left, .. } = self.collection;
+        let Collection { goal, wanted, copies, .. } = self.collection;
         match goal {
             Goal::Needed => false,
-            Goal::Room => occupancy.free_after_checkpoint() < wanted && occupancy.spare() > left,
+            Goal::Room => occupancy.free_after_checkpoint() < wanted && copies > 0,
             Goal::Compact => occupancy.spare() > occupancy.for_checkpoint,
         }
     }
