@@ -37,7 +37,7 @@ pub(crate) struct Occupancy {
     pub(crate) held: u64,
     /// That the next checkpoint may fill.
     pub(crate) for_checkpoint: u64,
-    /// Whether that one is not being made yet.
+    /// Whether there will be one, and it is not being made yet: in a durable log.
     pub(crate) is_before_checkpoint: bool,
 }
 
