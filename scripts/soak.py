@@ -266,6 +266,8 @@ def programs(draw, _seed, root):
     ram, settings = settings_of(draw, peak)
     is_full = draw.random() < 0.15
     if is_full:
+        # What it tells is how a program without memory is known from one that fails.
+        settings.remove("quiet:yes")
         settings.append(f"store_size:{max(20 << 20, (peak - ram) // 3)}")
     cgroup = memory_cgroup(ram + (96 << 20)) if root and draw.random() < 0.3 else None
     conf = ",".join(settings)
