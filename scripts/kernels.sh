@@ -168,7 +168,7 @@ for package in "${kernels[@]}"; do
         -drive "file=$disk,format=raw,if=virtio,cache=unsafe" -device virtio-rng-pci \
         -fsdev "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap" \
         -device virtio-9p-pci,fsdev=root,mount_tag=root </dev/null |
-        sed -u 's|\r||g' | tee "$log" | grep --line-buffered -a '^kernels:' &
+        sed -u 's|\r||g' | tee "$log" | grep --line-buffered -aE '^kernels:|Kernel panic' &
     wait $! || true
     passed=$(grep -a -c '^kernels: .*: status 0,' "$log" || true)
     all=$(wc -l <"$work/tests")
