@@ -1,9 +1,11 @@
 //! Cancellation: nothing that runs in the fault handler, in eviction, in the store or in `malloc`
-//! is a cancellation point of libc's, at which a thread would unwind out of us.
+//! is a cancellation point of libc's, at which a thread would unwind out of us. Nor does it reach a
+//! wrapper of the preload library, which would pin its buffers: below a pin, for ever.
 //!
 //! `sys`, `heap`, `store`, `pager` and `maps` make raw calls. `runtime` reads files through `std`
 //! while it starts, and holds `Inside` (`crates/runtime/src/runtime.rs`) meanwhile.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -104,10 +106,33 @@ fn violations(file: &SourceFile) -> Vec<String> {
 
 /// The cancellation points among the undefined symbols that `nm` prints.
 fn imported(room: &str, symbols: &str) -> Vec<String> {
-    let names = symbols.lines().filter_map(|line| line.trim().strip_prefix("U "));
-    let names = names.map(|name| name.split('@').next().unwrap_or(name));
-    let refused = names.filter(|name| is_point(name) && !is_off(room, name));
+    let refused = undefined(symbols).filter(|name| is_point(name) && !is_off(room, name));
     refused.map(|name| format!("{room}: {name}")).collect()
+}
+
+/// The functions whose wrappers do more than libc also for calls of our own, as the rows of
+/// `calls!` say (`crates/preload/src/calls.rs`).
+fn wrapped(file: &SourceFile) -> Vec<String> {
+    let is_preload = file.path.starts_with("crates/preload/src/");
+    let text = if is_preload { file.text.as_str() } else { "" };
+    let tables =
+        text.split("\ncalls! {").skip(1).map(|table| table.split("\n}").next().unwrap_or_default());
+    let rows = tables.flat_map(|table| table.split("\n    fn ").skip(1));
+    let rows = rows.filter_map(|row| {
+        let (names, rest) = row.split_once('(')?;
+        let (_, strategy) = rest.split_once("->")?.1.split_once("= ")?;
+        let is_ours_past_it =
+            ["program(", "refuse(", "same("].iter().any(|kind| strategy.starts_with(kind));
+        (!is_ours_past_it).then_some(names)
+    });
+    let names = rows.flat_map(|names| names.split(','));
+    names.filter_map(|name| name.split_whitespace().next().map(str::to_owned)).collect()
+}
+
+/// The names among the undefined symbols that `nm` prints.
+fn undefined(symbols: &str) -> impl Iterator<Item = &str> {
+    let names = symbols.lines().filter_map(|line| line.trim().strip_prefix("U "));
+    names.map(|name| name.split('@').next().unwrap_or(name))
 }
 
 /// The libraries of the fault path as cargo builds them beside this test: room and path.
@@ -169,6 +194,36 @@ fn no_library_of_the_fault_path_imports_a_cancellation_point() {
         assert!(symbols.contains("U "), "nm finds nothing in {path}");
         assert_eq!(imported(room, &symbols), Vec::<String>::new());
     }
+}
+
+#[test]
+fn no_library_of_the_fault_path_reaches_a_wrapper_that_pins() {
+    let wrapped: BTreeSet<_> = files(&["rs"]).iter().flat_map(wrapped).collect();
+    for name in ["read", "getrlimit", "clock_getres", "pthread_mutex_lock", "prctl"] {
+        assert!(wrapped.contains(name), "{name} is not in the tables of calls");
+    }
+    for (room, path) in libraries() {
+        let output = Command::new("nm").args(["-u", &path]).output().expect("nm, of binutils");
+        let symbols = String::from_utf8_lossy(&output.stdout);
+        // A thread of ours is none whose stack was pinned.
+        let found: Vec<_> = undefined(&symbols)
+            .filter(|name| wrapped.contains(*name) && !is_off(&room, name))
+            .collect();
+        assert!(
+            found.is_empty(),
+            "{room}: make raw calls, or let ours pass the wrapper: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn canary_wrappers_that_pin_are_found() {
+    let text = "//! A.\ncalls! {\n    fn a, b @ c\"GLIBC_2.2.5\"(x: c_int) -> c_int = pin;\n    fn d(\n    \
+                    x: *mut T [n],\n    ) -> c_int\n        = by(|real| real(x));\n    fn e(x: c_int) -> \
+                    c_int = program(|real| real(x));\n}\nfn f(x: c_int) -> c_int = pin;\n";
+    let of = |path: &str| wrapped(&SourceFile { path: path.into(), text: text.into() });
+    assert_eq!(of("crates/preload/src/calls/clocks.rs"), ["a", "b", "d"]);
+    assert_eq!(of("crates/sys/src/lib.rs"), Vec::<String>::new());
 }
 
 #[test]

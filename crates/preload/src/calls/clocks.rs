@@ -7,11 +7,13 @@ use core::ffi::{c_int, c_void};
 
 use libc::{clock_t, clockid_t, itimerspec, itimerval, timespec, timeval, timex, tms};
 
-use crate::buffers::guarded::Code;
+use crate::buffers::guarded::{Code, guard};
 use crate::calls::{Opaque, calls};
 
 calls! {
-    fn clock_gettime(clock: clockid_t, now: *mut timespec) -> c_int = pin;
+    // Deepheap asks for the time where a pin is under way and while it holds the locks of one.
+    fn clock_gettime(clock: clockid_t, now: *mut timespec) -> c_int
+        = program(|real| guard(|pins| pins.value(now), || real(clock, now)));
     fn clock_getres(clock: clockid_t, step: *mut timespec) -> c_int = pin;
     fn clock_settime(clock: clockid_t, now: *const timespec) -> c_int = pin;
     fn gettimeofday(now: *mut timeval, zone: *mut c_void [8]) -> c_int = pin;

@@ -5,7 +5,10 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "pressure.h"
@@ -111,6 +114,39 @@ static void unmapped_stacks_come_back(void) {
     }
 }
 
+#define BUSY 4
+static atomic_bool is_over;
+
+static void *call_until_over(void *argument) {
+    int own[2];
+    CHECK(pipe(own) == 0);
+    while (!is_over) {
+        struct timespec used;
+        unsigned char local[100];
+        fill(local, sizeof local, 3);
+        CHECK(write(own[1], local, sizeof local) == sizeof local);
+        CHECK(read(own[0], local, sizeof local) == sizeof local);
+        CHECK(is_filled(local, sizeof local, 3));
+        CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used) == 0);
+    }
+    return argument;
+}
+
+/* Threads on such stacks make calls without a pause while management begins. */
+static void management_begins_below_calls(void) {
+    pthread_t threads[BUSY];
+    for (int i = 0; i < BUSY; i++) {
+        pthread_attr_t attributes;
+        void *stack = aligned_alloc(PAGE, STACK_BYTES);
+        CHECK(stack && pthread_attr_init(&attributes) == 0);
+        CHECK(pthread_attr_setstack(&attributes, stack, STACK_BYTES) == 0);
+        CHECK(pthread_create(&threads[i], &attributes, call_until_over, NULL) == 0);
+    }
+    press();
+    is_over = true;
+    for (int i = 0; i < BUSY; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
 #define LIVE 10
 
 static void *wait_for_end(void *argument) {
@@ -140,7 +176,7 @@ int main(int count, char **arguments) {
     CHECK(pipe(ends) == 0);
     if (count > 1) return live();
     CHECK(signal(SIGUSR1, ignored) != SIG_ERR);
-    press();
+    management_begins_below_calls();
     stacks_leave();
     a_detached_threads_stack_leaves();
     unmapped_stacks_come_back();

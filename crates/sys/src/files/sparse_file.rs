@@ -215,7 +215,9 @@ pub fn can_copy_pages() -> bool {
     // SAFETY: zeroed is a valid rlimit, which the call fills in.
     let limit = unsafe {
         let mut limit: libc::rlimit = core::mem::zeroed();
-        (libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) == 0).then_some(limit.rlim_cur)
+        raw_call!(SYS_getrlimit, libc::RLIMIT_FSIZE, &raw mut limit)
+            .is_ok()
+            .then_some(limit.rlim_cur)
     };
     let probe = || -> Result<bool> {
         let from = SparseFile::create(c"deepheap-probe", 4 << 20)?;

@@ -6,6 +6,7 @@
 
 use crate::PAGE;
 use crate::errno::{Errno, Result, check};
+use crate::raw_call::raw_call;
 use libc::c_void;
 
 /// Advice to the kernel about a range: see madvise(2).
@@ -219,7 +220,7 @@ pub fn memory_bytes() -> u64 {
     // SAFETY: all zeros is a valid `sysinfo`, and the call fills it.
     let info = unsafe {
         let mut info: libc::sysinfo = core::mem::zeroed();
-        libc::sysinfo(&mut info);
+        let _ = raw_call!(SYS_sysinfo, &raw mut info);
         info
     };
     info.totalram.saturating_mul(u64::from(info.mem_unit))
@@ -235,7 +236,7 @@ pub fn resident_bytes(ptr: *const u8, len: usize) -> Result<usize> {
         let piece = (len - done).min(PAGES_A_CALL * PAGE);
         let at = ptr.wrapping_add(done) as *mut c_void;
         // SAFETY: mincore writes one byte a page of `piece`, at most PAGES_A_CALL of them.
-        check(unsafe { libc::mincore(at, piece, resident.as_mut_ptr()) }.into())?;
+        unsafe { raw_call!(SYS_mincore, at, piece, resident.as_mut_ptr()) }?;
         let pages = piece.div_ceil(PAGE);
         bytes += resident[..pages].iter().filter(|flags| **flags & 1 != 0).count() * PAGE;
         done += piece;

@@ -9,7 +9,7 @@
 //! that of some moment of the call.
 
 use crate::PAGE;
-use crate::errno::{Errno, Result, Saved, check};
+use crate::errno::{Errno, Result, Saved};
 use crate::raw_call::{Descriptor, raw_call};
 use core::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
@@ -222,7 +222,7 @@ fn look(addr: usize, len: usize, each: &mut dyn FnMut(usize, usize, bool)) -> Re
     for start in (addr..addr + len).step_by(LOOKS_MAX * PAGE) {
         let piece = (addr + len - start).min(LOOKS_MAX * PAGE);
         // SAFETY: one byte for each page of the piece.
-        check(unsafe { libc::mincore(start as *mut _, piece, in_ram.as_mut_ptr()) }.into())?;
+        unsafe { raw_call!(SYS_mincore, start, piece, in_ram.as_mut_ptr()) }?;
         for (index, flags) in in_ram[..piece / PAGE].iter().enumerate() {
             let page = start + index * PAGE;
             run.add(page, flags & 1 != 0 || kernel_can_read(page));

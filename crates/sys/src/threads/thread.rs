@@ -8,6 +8,7 @@
 use crate::PAGE;
 use crate::errno::{Errno, Result};
 use crate::memory::mapping;
+use crate::raw_call::raw_call;
 use crate::threads::cancellation;
 use crate::threads::signals::Blocked;
 use core::ffi::{CStr, c_void};
@@ -138,7 +139,7 @@ extern "C" fn enter(record: *mut c_void) -> *mut c_void {
     // SAFETY: `spawn` wrote a Start there, and the page lasts as long as the thread.
     let start = unsafe { &*record.cast::<Start>() };
     // SAFETY: the name ends with a NUL: its last byte is never written.
-    unsafe { libc::prctl(libc::PR_SET_NAME, start.name.as_ptr()) };
+    let _ = unsafe { raw_call!(SYS_prctl, libc::PR_SET_NAME, start.name.as_ptr()) };
     (start.run)(start.argument);
     core::ptr::null_mut()
 }
@@ -170,10 +171,10 @@ pub fn cpu_count() -> usize {
     // SAFETY: zeroed is an empty set, and the kernel fills in at most its size.
     let count = unsafe {
         let mut set: libc::cpu_set_t = core::mem::zeroed();
-        match libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) {
-            0 => libc::CPU_COUNT(&set) as i64,
+        match raw_call!(SYS_sched_getaffinity, 0, size_of::<libc::cpu_set_t>(), &raw mut set) {
+            Ok(_) => libc::CPU_COUNT(&set) as i64,
             // More processors than a cpu_set_t can name.
-            _ => libc::sysconf(libc::_SC_NPROCESSORS_ONLN),
+            Err(_) => libc::sysconf(libc::_SC_NPROCESSORS_ONLN),
         }
     };
     usize::try_from(count).unwrap_or(1).max(1)
