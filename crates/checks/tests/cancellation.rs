@@ -218,9 +218,13 @@ fn no_library_of_the_fault_path_reaches_a_wrapper_that_pins() {
 
 #[test]
 fn canary_wrappers_that_pin_are_found() {
-    let text = "//! A.\ncalls! {\n    fn a, b @ c\"GLIBC_2.2.5\"(x: c_int) -> c_int = pin;\n    fn d(\n    \
-                    x: *mut T [n],\n    ) -> c_int\n        = by(|real| real(x));\n    fn e(x: c_int) -> \
-                    c_int = program(|real| real(x));\n}\nfn f(x: c_int) -> c_int = pin;\n";
+    let text = concat!(
+        "//! A.\ncalls! {\n",
+        "    fn a, b @ c\"GLIBC_2.2.5\"(x: c_int) -> c_int = pin;\n",
+        "    fn d(\n        x: *mut T [n],\n    ) -> c_int\n        = by(|real| real(x));\n",
+        "    fn e(x: c_int) -> c_int = program(|real| real(x));\n",
+        "}\nfn f(x: c_int) -> c_int = pin;\n",
+    );
     let of = |path: &str| wrapped(&SourceFile { path: path.into(), text: text.into() });
     assert_eq!(of("crates/preload/src/calls/clocks.rs"), ["a", "b", "d"]);
     assert_eq!(of("crates/sys/src/lib.rs"), Vec::<String>::new());
