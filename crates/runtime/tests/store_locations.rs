@@ -62,11 +62,16 @@ impl Drop for Mounted {
     }
 }
 
+/// The location of the store, as it is found now.
+fn find_now(config: &Config) -> Result<StoreLocation, String> {
+    StoreLocation::find(config).map_err(|error| error.to_string())
+}
+
 /// The location of the store. Daemons look at what is new on a device, and lock it meanwhile.
 fn find_location(config: &Config) -> Result<StoreLocation, String> {
     let mut found = Err(String::new());
     soon(Duration::from_secs(60), || {
-        found = StoreLocation::find(config).map_err(|error| error.to_string());
+        found = find_now(config);
         !found.as_ref().is_err_and(|error| error.contains("used by another process"))
     });
     found
@@ -111,14 +116,16 @@ fn a_block_device_with_something_on_it_is_taken_by_force_only_and_a_mounted_one_
         Err(reason) => return eprintln!("SKIPPED {NAME}: needs root and a loop device: {reason}"),
     };
     let path = device.path.as_str();
-    let find = |more: &str| {
+    let config = |more: &str| {
         let config = Config::parse(&format!("store:{path},store_size:32M{more}"));
-        find_location(&config.expect("settings"))
+        config.expect("settings")
     };
-    let refused = |more: &str, words: &[&str]| {
-        let error = find(more).expect_err("it is somebody's");
+    let find = |more: &str| find_location(&config(more));
+    let is_refused = |found: Result<StoreLocation, String>, words: &[&str]| {
+        let error = found.expect_err("it is somebody's");
         assert!(words.iter().all(|word| error.contains(word)), "{error}");
     };
+    let refused = |more: &str, words: &[&str]| is_refused(find(more), words);
     let taken = Ok(StoreLocation::Device(PathBuf::from(path)));
     assert_eq!(find(""), taken, "zeros");
     run("mkswap", &[path]).expect("mkswap");
@@ -128,8 +135,9 @@ fn a_block_device_with_something_on_it_is_taken_by_force_only_and_a_mounted_one_
     refused("", &[path, "ext2/3/4", "--force"]);
     assert_eq!(find(",force:yes"), taken);
     let _mounted = Mounted::new(path, &device.folder.path().join("mount")).expect("mount");
-    refused("", &[path, "mounted"]);
-    refused(",force:yes", &[path, "mounted"]);
+    // It is in use for as long as it is mounted.
+    is_refused(find_now(&config("")), &[path, "mounted"]);
+    is_refused(find_now(&config(",force:yes")), &[path, "mounted"]);
 }
 
 #[test]
