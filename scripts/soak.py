@@ -283,7 +283,7 @@ def programs(draw, _seed, root):
     told = "deepheap" in err
     if status is None:
         print("soak:   took too long with these settings", flush=True)
-    elif is_full and "store is full" in err:
+    elif is_full and re.search("store is full|refused, the store holds|are refused, the RAM", err):
         # A program may end with status 0 although a thread of its had no memory.
         print("soak:   the store was full", flush=True)
     elif status == 0:

@@ -8,11 +8,11 @@ pub(crate) mod fault_handler;
 pub(crate) mod global_allocator;
 pub(crate) mod growth;
 pub(crate) mod holds;
+pub(crate) mod no_room;
 pub(crate) mod release;
 pub(crate) mod relief;
 pub(crate) mod residency;
 pub(crate) mod resize;
-pub(crate) mod store_full;
 pub(crate) mod thread_cache;
 
 /// Least alignment of an allocation.

@@ -110,6 +110,33 @@ fn use_most(name: &str, conf: &str) {
 }
 
 #[test]
+fn an_allocation_that_no_store_of_this_size_holds_is_refused_with_what_to_change() {
+    let name = "an_allocation_that_no_store_of_this_size_holds_is_refused_with_what_to_change";
+    let words = "an allocation of more than 192 MiB is refused, the store holds";
+    is_refused(name, "ram:16M,store_size:45M", 200 << 20, &[words, "--store-size"]);
+}
+
+#[test]
+fn an_allocation_whose_tables_fill_the_budget_is_refused_with_what_to_change() {
+    let name = "an_allocation_whose_tables_fill_the_budget_is_refused_with_what_to_change";
+    let words = "the RAM budget of 16.0 MiB has no room for their tables";
+    is_refused(name, "ram:16M,store_size:5G", 9 << 29, &[words, "--ram"]);
+}
+
+fn is_refused(name: &str, conf: &str, size: usize, words: &[&str]) {
+    let ending = watch(name, conf, || {
+        for _ in 0..3 {
+            assert!(Object::new(size).is_none());
+        }
+        Collection::filled(seed(), 100, PAGE).check();
+    });
+    assert!(ending.status.success(), "{}\n{}", ending.status, ending.said);
+    let lines: Vec<_> = ending.said.lines().filter(|line| line.contains("refused")).collect();
+    assert_eq!(lines.len(), 1, "{}", ending.said);
+    assert!(words.iter().all(|word| lines[0].contains(word)), "{}", lines[0]);
+}
+
+#[test]
 fn failing_allocations_cost_nothing() {
     play("failing_allocations_cost_nothing", SMALL, || {
         let full = Collection::until_full(seed(), PAGE);

@@ -1,25 +1,61 @@
-//! Store full: the line that says why an allocation failed for want of space in the store.
+//! No room: the line that says why an allocation failed: the store is full, or could never hold as
+//! much, or the RAM budget has no room for its tables.
 //!
-//! Guarantees: said once in a process, when the first allocation is refused for this reason.
+//! Guarantees: each reason is said once in a process, when the first allocation is refused for it.
 //! Never: touches managed memory.
 //! Threads: any, inside the runtime.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use deepheap_heap::PAGE;
 use deepheap_store::{BLOCK_BYTES, Store, StoreStats};
 use deepheap_sys::say;
 
 use crate::settings::limits;
 use crate::stats::report::bytes;
 
-static SAID: AtomicBool = AtomicBool::new(false);
-
 /// Says once that the store could not promise so many blocks.
-pub(crate) fn say_once(store: &Store, wanted_blocks: u64) {
-    if !SAID.swap(true, Ordering::Relaxed) {
+pub(crate) fn say_store_is_full(store: &Store, wanted_blocks: u64) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    once(&SAID, || {
         let limit = limits::file_size().map(|limit| limit.soft);
-        let segment_bytes = store.segment_bytes() as u64;
-        say!(&*line(&store.stats(), segment_bytes, wanted_blocks, limit));
+        line(&store.stats(), store.segment_bytes() as u64, wanted_blocks, limit)
+    });
+}
+
+/// Says once that an allocation of more than so many pages is more than the store or RAM can hold.
+pub(crate) fn say_too_large(pages: u64, most_pages: u64) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    once(&SAID, || {
+        format!(
+            "an allocation of more than {} is refused, the store holds {} at most; give a larger \
+             --store-size (store_size:)",
+            of_pages(pages),
+            of_pages(most_pages),
+        )
+    });
+}
+
+/// Says once that the budget has no room for the tables of so many more pages.
+pub(crate) fn say_tables_are_too_large(pages: u64, ram_bytes: u64) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    once(&SAID, || {
+        format!(
+            "{} more are refused, the RAM budget of {} has no room for their tables; give more \
+             --ram (ram:)",
+            of_pages(pages),
+            bytes(ram_bytes),
+        )
+    });
+}
+
+fn of_pages(pages: u64) -> String {
+    bytes(pages.saturating_mul(PAGE as u64))
+}
+
+fn once(said: &AtomicBool, line: impl FnOnce() -> String) {
+    if !said.swap(true, Ordering::Relaxed) {
+        say!(&*line());
     }
 }
 
