@@ -139,7 +139,7 @@ impl Runtime {
         };
         match has_tables {
             true => no_room::say_store_is_full(pager.store(), wanted as u64),
-            false => self.say_no_tables(wanted),
+            false => say_no_tables(self, wanted),
         }
         false
     }
@@ -190,11 +190,11 @@ impl Runtime {
     fn add_spans(&'static self, growth: &mut Growth, kind: Kind, count: usize) -> bool {
         let fits = match kind {
             // All of them but the last are needed whole.
-            Kind::Memory => count <= 1 || self.could_hold((count - 1) * PAGES_PER_SPAN),
+            Kind::Memory => count <= 1 || could_hold(self, (count - 1) * PAGES_PER_SPAN),
             Kind::Objects | Kind::Lanes => switched(self, growth).is_some_and(|pager| {
                 let has_room = pager.has_room_for_objects(count);
                 if !has_room {
-                    self.say_no_tables(count * PAGES_PER_SPAN);
+                    say_no_tables(self, count * PAGES_PER_SPAN);
                 }
                 has_room
             }),
@@ -215,32 +215,6 @@ impl Runtime {
             }
         }
         true
-    }
-
-    /// Whether the store or, in plain mode, RAM beside it could hold as many pages if all else were
-    /// free; says why not. Address space costs metadata: it is not spent on what can never be.
-    fn could_hold(&self, pages: usize) -> bool {
-        let most = match self.pager() {
-            Some(pager) => pager.store().stats().reservable_blocks,
-            None => {
-                let location = StoreLocation::find(&self.config).ok();
-                let capacity = location.and_then(|location| location.capacity_bytes(&self.config));
-                capacity.map_or(u64::MAX, |bytes| bytes / PAGE as u64)
-            }
-        };
-        let most = most.max(plain_pages(self) as u64);
-        let fits = pages as u64 <= most;
-        let has_tables = pages.saturating_mul(Pager::BYTES_PER_PAGE) <= self.ram();
-        if !fits {
-            no_room::say_too_large(pages as u64, most);
-        } else if !has_tables {
-            self.say_no_tables(pages);
-        }
-        fits && has_tables
-    }
-
-    fn say_no_tables(&self, pages: usize) {
-        no_room::say_tables_are_too_large(pages as u64, self.ram() as u64);
     }
 
     /// Consecutive spans whose memory can be used.
@@ -290,6 +264,32 @@ fn revoke_blocks(runtime: &Runtime, pager: &Pager, kind: Kind) -> u64 {
         Kind::Memory => runtime.heap.revoke(usize::MAX) as u64,
         Kind::Objects | Kind::Lanes => runtime.heap.revoke_object_blocks(u64::MAX),
     }
+}
+
+/// Whether the store or, in plain mode, RAM beside it could hold as many pages if all else were
+/// free; says why not. Address space costs metadata: it is not spent on what can never be.
+fn could_hold(runtime: &Runtime, pages: usize) -> bool {
+    let most = match runtime.pager() {
+        Some(pager) => pager.store().stats().reservable_blocks,
+        None => {
+            let location = StoreLocation::find(&runtime.config).ok();
+            let capacity = location.and_then(|location| location.capacity_bytes(&runtime.config));
+            capacity.map_or(u64::MAX, |bytes| bytes / PAGE as u64)
+        }
+    };
+    let most = most.max(plain_pages(runtime) as u64);
+    let fits = pages as u64 <= most;
+    let has_tables = pages.saturating_mul(Pager::BYTES_PER_PAGE) <= runtime.ram();
+    if !fits {
+        no_room::say_too_large(pages as u64, most);
+    } else if !has_tables {
+        say_no_tables(runtime, pages);
+    }
+    fits && has_tables
+}
+
+fn say_no_tables(runtime: &Runtime, pages: usize) {
+    no_room::say_tables_are_too_large(pages as u64, runtime.ram() as u64);
 }
 
 /// Granted blocks that are used. A snapshot.
