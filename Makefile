@@ -47,6 +47,10 @@ BENCH_OPTIONS ?=
 COMMIT ?=
 GUARD_OPTIONS ?=
 
+# --workspace: whatever is built for a release, all crates are built, so that what they share is
+# compiled once. (Beside the benchmarks some libraries have features that they lack alone.)
+ALL ?=
+
 .DEFAULT_GOAL := help
 .PHONY: help deps build bench-build papers-build check test fmt lint unit scripts install-check schedules models \
 	hunt maps-hunt torture soak fuzz fuzz-short sanitize demo demo-short demo-durable demo-durable-short demo-cache demo-cache-short demos-short wheel \
@@ -61,13 +65,13 @@ deps: ## Installs what building, testing and the demo need, or says what is miss
 	@scripts/deps.sh
 
 build: ## Builds the command and the libraries into target/release.
-	$(CARGO) build --release
+	$(CARGO) build --release $(ALL)
 
 bench-build: build ## Builds the benchmarks, the hunt and the torture; not installed.
-	$(CARGO) build --release -p deepheap-bench -p libdeepheap-load
+	$(CARGO) build --release $(or $(ALL),-p deepheap-bench -p libdeepheap-load)
 
 papers-build: build ## Builds the papers' experiments, and real programs.
-	$(CARGO) build --release -p deepheap-papers
+	$(CARGO) build --release $(or $(ALL),-p deepheap-papers)
 
 test: deps fmt ## All of CI.
 	MAKE="$(MAKE)" scripts/test.sh

@@ -17,7 +17,7 @@ row() { # STAGES
     trap 'kill "$running"; exit 1' INT TERM
     for stage in "$@"; do
         began=$SECONDS
-        "$make" --no-print-directory "$stage" >"$work/$stage.log" 2>&1 &
+        "$make" --no-print-directory ALL=--workspace "$stage" >"$work/$stage.log" 2>&1 &
         running=$!
         wait "$running" || outcome=FAILED
         {
