@@ -103,7 +103,7 @@ pub(crate) fn high_duplicate(descriptor: RawFd) -> Option<Descriptor> {
 fn floor() -> i32 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: room for one rlimit.
-    let _ = unsafe { raw_call!(SYS_getrlimit, libc::RLIMIT_NOFILE, &raw mut limit) };
+    let _ = unsafe { raw_call!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit) };
     FLOOR.min(limit.rlim_cur / 4 * 3) as i32
 }
 

@@ -215,7 +215,7 @@ pub fn can_copy_pages() -> bool {
     // SAFETY: zeroed is a valid rlimit, which the call fills in.
     let limit = unsafe {
         let mut limit: libc::rlimit = core::mem::zeroed();
-        raw_call!(SYS_getrlimit, libc::RLIMIT_FSIZE, &raw mut limit)
+        raw_call!(SYS_prlimit64, 0, libc::RLIMIT_FSIZE, 0, &raw mut limit)
             .is_ok()
             .then_some(limit.rlim_cur)
     };
