@@ -3,8 +3,8 @@
 # built to be shipped, and what is built around that. One after the other they leave half of two
 # processors idle.
 #
-# Guarantees: exit status 1 if a stage failed; its row ends there, and the others go on. A stage is a
-# target of the Makefile; what it says is printed when it has ended, whole, with its time. Nothing
+# Guarantees: exit status 1 if a stage failed; its row ends there, and the others go on. A stage is
+# a target of the Makefile; what it says is printed when it has ended, whole, with its time. Nothing
 # goes on when this is interrupted.
 set -euo pipefail
 cd "$(dirname "$0")/.."

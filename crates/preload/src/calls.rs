@@ -313,26 +313,30 @@ macro_rules! call {
             $body
         }
     };
-    (program (|$real:ident| $body:expr) fn $name:ident
+    (program (|$real:ident| $body:expr) fn $name:ident $(@ $version:literal)?
         ($($argument:ident: $type:ty),*) -> $result:ty) => {
         /// The work of a call of the program; `system_call` makes it for calls by number.
         pub mod $name {
             use super::*;
             pub unsafe extern "C" fn of_program($($argument: $type),*) -> $result {
-                let $real = $crate::calls::call!(@real $name ($($argument: $type),*) -> $result);
+                let $real = $crate::calls::call!(
+                    @real $name $(@ $version)? ($($argument: $type),*) -> $result
+                );
                 $body
             }
         }
         $crate::calls::call! {
-            program ($name::of_program) fn $name($($argument: $type),*) -> $result
+            program ($name::of_program) fn $name $(@ $version)?
+                ($($argument: $type),*) -> $result
         }
     };
     // Only rax is touched before the jump, so all arguments arrive in place, those on the stack
     // too.
-    (program ($body:path) fn $name:ident ($($argument:ident: $type:ty),*) -> $result:ty) => {
+    (program ($body:path) fn $name:ident $(@ $version:literal)?
+        ($($argument:ident: $type:ty),*) -> $result:ty) => {
         const _: () = {
             unsafe extern "C" fn direct($($argument: $type),*) -> $result {
-                $crate::calls::call!(@real $name ($($argument: $type),*) -> $result)
+                $crate::calls::call!(@real $name $(@ $version)? ($($argument: $type),*) -> $result)
                     ($($argument),*)
             }
 

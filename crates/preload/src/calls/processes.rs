@@ -11,7 +11,7 @@ use libc::{
     sysinfo as SystemInformation, timespec, uid_t, utmpx, utsname, winsize,
 };
 
-use crate::buffers::guarded::Code;
+use crate::buffers::guarded::{Code, guard};
 use crate::buffers::pins::{PAGE, Pins};
 use crate::calls::{Opaque, Text, calls};
 
@@ -54,8 +54,9 @@ calls! {
     fn sched_setaffinity @ c"GLIBC_2.3.4"(
         process: pid_t, size: size_t, set: *const c_void [size],
     ) -> c_int = pin;
-    fn sched_getaffinity @ c"GLIBC_2.3.4"(process: pid_t, size: size_t, set: *mut c_void [size])
-        -> c_int = pin;
+    // Deepheap asks for its processors, maybe below a pin.
+    fn sched_getaffinity @ c"GLIBC_2.3.4"(process: pid_t, size: size_t, set: *mut c_void) -> c_int
+        = program(|real| guard(|pins| pins.bytes(set, size), || real(process, size, set)));
     fn sched_setparam(process: pid_t, parameters: *const sched_param) -> c_int = pin;
     fn sched_getparam(process: pid_t, parameters: *mut sched_param) -> c_int = pin;
     fn sched_setscheduler(process: pid_t, policy: c_int, parameters: *const sched_param)

@@ -171,10 +171,10 @@ pub fn cpu_count() -> usize {
     // SAFETY: zeroed is an empty set, and the kernel fills in at most its size.
     let count = unsafe {
         let mut set: libc::cpu_set_t = core::mem::zeroed();
-        match raw_call!(SYS_sched_getaffinity, 0, size_of::<libc::cpu_set_t>(), &raw mut set) {
-            Ok(_) => libc::CPU_COUNT(&set) as i64,
+        match libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) {
+            0 => libc::CPU_COUNT(&set) as i64,
             // More processors than a cpu_set_t can name.
-            Err(_) => libc::sysconf(libc::_SC_NPROCESSORS_ONLN),
+            _ => libc::sysconf(libc::_SC_NPROCESSORS_ONLN),
         }
     };
     usize::try_from(count).unwrap_or(1).max(1)
