@@ -85,6 +85,13 @@ print(hashlib.sha256(b"".join(data)).hexdigest())
 }
 
 
+#: What deepheap says where a small store has no room for a program.
+NO_ROOM = re.compile(
+    "store is full|refused, the store holds|are refused, the RAM budget|"
+    "no room for it in RAM or in the store"
+)
+
+
 class Failure(Exception):
     """What went wrong in a turn."""
 
@@ -283,7 +290,7 @@ def programs(draw, _seed, root):
     told = "deepheap" in err
     if status is None:
         print("soak:   took too long with these settings", flush=True)
-    elif is_full and re.search("store is full|refused, the store holds|are refused, the RAM", err):
+    elif is_full and NO_ROOM.search(err):
         # A program may end with status 0 although a thread of its had no memory.
         print("soak:   the store was full", flush=True)
     elif status == 0:
