@@ -87,7 +87,7 @@ print(hashlib.sha256(b"".join(data)).hexdigest())
 
 #: What deepheap says where a small store has no room for a program.
 NO_ROOM = re.compile(
-    "store is full|refused, the store holds|are refused, the RAM budget|"
+    "store is full|refused, neither RAM nor the store|are refused, the RAM budget|"
     "no room for it in RAM or in the store"
 )
 

@@ -1,6 +1,6 @@
 //! Cancellation: nothing that runs in the fault handler, in eviction, in the store or in `malloc`
-//! is a cancellation point of libc's, at which a thread would unwind out of us. Nor does it reach a
-//! wrapper of the preload library, which would pin its buffers: below a pin, for ever.
+//! is a cancellation point of libc's, at which a thread would unwind out of us. Nor does it call a
+//! wrapper of the preload library that pins: below a pin that would recurse without end.
 //!
 //! `sys`, `heap`, `store`, `pager` and `maps` make raw calls. `runtime` reads files through `std`
 //! while it starts, and holds `Inside` (`crates/runtime/src/runtime.rs`) meanwhile.
@@ -121,12 +121,20 @@ fn wrapped(file: &SourceFile) -> Vec<String> {
     let rows = rows.filter_map(|row| {
         let (names, rest) = row.split_once('(')?;
         let (_, strategy) = rest.split_once("->")?.1.split_once("= ")?;
-        let is_ours_past_it =
+        let lets_ours_pass =
             ["program(", "refuse(", "same("].iter().any(|kind| strategy.starts_with(kind));
-        (!is_ours_past_it).then_some(names)
+        (!lets_ours_pass).then_some(names)
     });
     let names = rows.flat_map(|names| names.split(','));
     names.filter_map(|name| name.split_whitespace().next().map(str::to_owned)).collect()
+}
+
+/// What `nm` prints of the undefined symbols of a library.
+fn symbols(path: &str) -> String {
+    let output = Command::new("nm").args(["-u", path]).output().expect("nm, of binutils");
+    let symbols = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(symbols.contains("U "), "nm finds nothing in {path}");
+    symbols
 }
 
 /// The names among the undefined symbols that `nm` prints.
@@ -189,10 +197,7 @@ fn no_library_of_the_fault_path_imports_a_cancellation_point() {
         assert!(rooms.contains(&room), "{room} is not among {rooms:?}");
     }
     for (room, path) in &libraries {
-        let output = Command::new("nm").args(["-u", path]).output().expect("nm, of binutils");
-        let symbols = String::from_utf8_lossy(&output.stdout);
-        assert!(symbols.contains("U "), "nm finds nothing in {path}");
-        assert_eq!(imported(room, &symbols), Vec::<String>::new());
+        assert_eq!(imported(room, &symbols(path)), Vec::<String>::new());
     }
 }
 
@@ -203,9 +208,8 @@ fn no_library_of_the_fault_path_reaches_a_wrapper_that_pins() {
         assert!(wrapped.contains(name), "{name} is not in the tables of calls");
     }
     for (room, path) in libraries() {
-        let output = Command::new("nm").args(["-u", &path]).output().expect("nm, of binutils");
-        let symbols = String::from_utf8_lossy(&output.stdout);
-        // A thread of ours is none whose stack was pinned.
+        let symbols = symbols(&path);
+        // What is `Off` is `pthread_join`: its wrapper ends the pin of a stack, and ours have none.
         let found: Vec<_> = undefined(&symbols)
             .filter(|name| wrapped.contains(*name) && !is_off(&room, name))
             .collect();

@@ -58,8 +58,8 @@
 //! The runtime is linked into this library, so its own calls of `madvise`, `close` or `sigaction`
 //! reach the wrappers too. Where a wrapper does something else than libc, `program` and `refuse`
 //! look at the return address: a call from inside this library goes straight to libc. Until
-//! `caller::learn` has run every caller counts as the program. No other wrapper is called below a
-//! pin, which its own would begin again (`crates/checks/tests/cancellation.rs`).
+//! `caller::learn` has run every caller counts as the program. Code of ours that may run below a
+//! pin calls no other wrapper, which would pin again (`crates/checks/tests/cancellation.rs`).
 //!
 //! A name may carry the symbol version that is wanted: `fn glob @ c"GLIBC_2.27"(..)`.
 //!

@@ -112,7 +112,7 @@ fn use_most(name: &str, conf: &str) {
 #[test]
 fn an_allocation_that_no_store_of_this_size_holds_is_refused_with_what_to_change() {
     let name = "an_allocation_that_no_store_of_this_size_holds_is_refused_with_what_to_change";
-    let words = "an allocation of more than 192 MiB is refused, the store holds";
+    let words = "an allocation of more than 192 MiB is refused, neither RAM nor the store holds";
     is_refused(name, "ram:16M,store_size:45M", 200 << 20, &[words, "--store-size"]);
 }
 

@@ -11,7 +11,7 @@ use crate::buffers::guarded::{Code, guard};
 use crate::calls::{Opaque, calls};
 
 calls! {
-    // Deepheap asks for the time where a pin is under way and while it holds the locks of one.
+    // Deepheap reads the clock below a pin, and with locks held that a pin takes.
     fn clock_gettime(clock: clockid_t, now: *mut timespec) -> c_int
         = program(|real| guard(|pins| pins.value(now), || real(clock, now)));
     fn clock_getres(clock: clockid_t, step: *mut timespec) -> c_int = pin;

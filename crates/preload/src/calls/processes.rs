@@ -54,7 +54,7 @@ calls! {
     fn sched_setaffinity @ c"GLIBC_2.3.4"(
         process: pid_t, size: size_t, set: *const c_void [size],
     ) -> c_int = pin;
-    // Deepheap asks for its processors, maybe below a pin.
+    // Deepheap asks for its processors, below a pin, too.
     fn sched_getaffinity @ c"GLIBC_2.3.4"(process: pid_t, size: size_t, set: *mut c_void) -> c_int
         = program(|real| guard(|pins| pins.bytes(set, size), || real(process, size, set)));
     fn sched_setparam(process: pid_t, parameters: *const sched_param) -> c_int = pin;

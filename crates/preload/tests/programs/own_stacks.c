@@ -33,19 +33,19 @@ static void *work(void *argument) {
 
 static void ignored(int signal) { (void)signal; }
 
-static void start(pthread_t *thread, void *stack, size_t bytes, int state) {
+static void start(pthread_t *thread, void *(*body)(void *), void *stack, size_t bytes, int state) {
     pthread_attr_t attributes;
     CHECK(pthread_attr_init(&attributes) == 0);
     CHECK(pthread_attr_setstack(&attributes, stack, bytes) == 0);
     CHECK(pthread_attr_setdetachstate(&attributes, state) == 0);
-    CHECK(pthread_create(thread, &attributes, work, stack) == 0);
+    CHECK(pthread_create(thread, &attributes, body, stack) == 0);
     CHECK(pthread_attr_destroy(&attributes) == 0);
 }
 
 static void run_on(void *stack, size_t bytes) {
     pthread_t thread;
     void *result;
-    start(&thread, stack, bytes, PTHREAD_CREATE_JOINABLE);
+    start(&thread, work, stack, bytes, PTHREAD_CREATE_JOINABLE);
     CHECK(pthread_join(thread, &result) == 0 && result == stack);
 }
 
@@ -80,7 +80,7 @@ static void a_detached_threads_stack_leaves(void) {
     pthread_t thread;
     CHECK(stack);
     worker = 0;
-    start(&thread, stack, STACK_BYTES, PTHREAD_CREATE_DETACHED);
+    start(&thread, work, stack, STACK_BYTES, PTHREAD_CREATE_DETACHED);
     while (worker == 0 || syscall(SYS_tgkill, getpid(), worker, 0) == 0) usleep(1000);
     for (int turn = 0; expects_eviction() && pages_out(stack, STACK_BYTES) == 0; turn++) {
         CHECK(turn < 50);
@@ -136,11 +136,9 @@ static void *call_until_over(void *argument) {
 static void management_begins_below_calls(void) {
     pthread_t threads[BUSY];
     for (int i = 0; i < BUSY; i++) {
-        pthread_attr_t attributes;
         void *stack = aligned_alloc(PAGE, STACK_BYTES);
-        CHECK(stack && pthread_attr_init(&attributes) == 0);
-        CHECK(pthread_attr_setstack(&attributes, stack, STACK_BYTES) == 0);
-        CHECK(pthread_create(&threads[i], &attributes, call_until_over, NULL) == 0);
+        CHECK(stack);
+        start(&threads[i], call_until_over, stack, STACK_BYTES, PTHREAD_CREATE_JOINABLE);
     }
     press();
     is_over = true;
@@ -159,11 +157,9 @@ static void *wait_for_end(void *argument) {
 static int live(void) {
     pthread_t threads[LIVE];
     for (int i = 0; i < LIVE; i++) {
-        pthread_attr_t attributes;
         void *stack = aligned_alloc(PAGE, MAPPED_BYTES);
-        CHECK(stack && pthread_attr_init(&attributes) == 0);
-        CHECK(pthread_attr_setstack(&attributes, stack, MAPPED_BYTES) == 0);
-        CHECK(pthread_create(&threads[i], &attributes, wait_for_end, NULL) == 0);
+        CHECK(stack);
+        start(&threads[i], wait_for_end, stack, MAPPED_BYTES, PTHREAD_CREATE_JOINABLE);
     }
     press();
     for (int i = 0; i < LIVE; i++) CHECK(write(ends[1], "x", 1) == 1);

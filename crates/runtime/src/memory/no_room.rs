@@ -23,13 +23,13 @@ pub(crate) fn say_store_is_full(store: &Store, wanted_blocks: u64) {
     });
 }
 
-/// Says once that an allocation of more than so many pages is more than the store or RAM can hold.
+/// Says once that an allocation of more than so many pages is more than RAM or the store can hold.
 pub(crate) fn say_too_large(pages: u64, most_pages: u64) {
     static SAID: AtomicBool = AtomicBool::new(false);
     once(&SAID, || {
         format!(
-            "an allocation of more than {} is refused, the store holds {} at most; give a larger \
-             --store-size (store_size:)",
+            "an allocation of more than {} is refused, neither RAM nor the store holds more than \
+             {}; give a larger --store-size (store_size:)",
             of_pages(pages),
             of_pages(most_pages),
         )
