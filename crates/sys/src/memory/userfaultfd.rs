@@ -213,7 +213,15 @@ impl Userfaultfd {
     pub fn protect(&self, addr: usize, len: usize, on: bool) -> Result<()> {
         let range = Range { start: addr as u64, len: len as u64 };
         let mode = if on { PROTECT_MODE_ON } else { PROTECT_MODE_DONTWAKE };
-        ioctl_again(&self.fd, IOCTL_WRITEPROTECT, ProtectArgument { range, mode })
+        match ioctl_again(&self.fd, IOCTL_WRITEPROTECT, ProtectArgument { range, mode }) {
+            // Linux 6.1 takes a range of one mapping only, and `mprotect` makes several of it.
+            Err(Errno::ENOENT) if len > crate::PAGE => {
+                let half = (len / 2).next_multiple_of(crate::PAGE);
+                self.protect(addr, half, on)?;
+                self.protect(addr + half, len - half, on)
+            }
+            done => done,
+        }
     }
 
     /// Installs `len` bytes (whole pages) from `src` at `dst`, each page at once and never over a
@@ -355,6 +363,31 @@ mod tests {
         assert_eq!(copy(0, 8), Ok(Copy::Partial(2 * PAGE)));
         assert_eq!(copy(3, 5), Ok(Copy::Done));
         assert!(memory.iter().all(|byte| *byte == 7));
+    }
+
+    #[test]
+    fn protection_reaches_every_mapping_of_a_range() {
+        const PAGES: usize = 9;
+        let memory = PinnedArray::<u8>::new(PAGES * PAGE).unwrap();
+        let uffd = Userfaultfd::open().unwrap();
+        let at = memory.as_ptr() as usize;
+        uffd.register_protectable(at, PAGES * PAGE).unwrap();
+        let source = [7u8; PAGES * PAGE];
+        // SAFETY: `memory` is registered, `source` as long; its pages are nobody else's.
+        unsafe { uffd.copy(at, source.as_ptr(), PAGES * PAGE) }.unwrap();
+        let page = |number: usize| (at + number * PAGE) as *mut u8;
+        // SAFETY: as above.
+        unsafe { crate::memory::mapping::protect(page(4), PAGE, libc::PROT_READ) }.unwrap();
+        for on in [true, false] {
+            uffd.protect(at, PAGES * PAGE, on).unwrap();
+            for number in (0..PAGES).filter(|number| *number != 4) {
+                let written = kernel_writes(page(number));
+                assert_eq!(written, if on { Err(Errno::EFAULT) } else { Ok(()) }, "{number}");
+            }
+        }
+        let elsewhere = PinnedArray::<u8>::new(4 * PAGE).unwrap();
+        let refused = uffd.protect(elsewhere.as_ptr() as usize, 4 * PAGE, true);
+        assert_eq!(refused, Err(Errno::ENOENT));
     }
 
     #[test]
