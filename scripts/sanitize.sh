@@ -18,4 +18,4 @@ export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks
 sanitized=("$cargo" test --target "$host" --target-dir "$work")
 "${sanitized[@]}" -p deepheap-policy -p deepheap-heap -p deepheap-store -p deepheap-fuzz
 # zstd's contexts have fixed memory, without room for what the sanitizer puts between their parts.
-"${sanitized[@]}" -p deepheap-residency -- --skip codec::dense
+"${sanitized[@]}" -p deepheap-residency --lib -- --skip codec::dense
