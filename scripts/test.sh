@@ -31,9 +31,9 @@ row() { # STAGES
 
 rows=()
 trap 'kill "${rows[@]}"; exit 1' INT TERM
-row lint unit schedules models scripts & rows+=("$!")
+row lint unit scripts & rows+=("$!")
 row install-check python-check containers-check recipes-check demos-short & rows+=("$!")
-row fuzz-short apps-check real-check hunt & rows+=("$!")
+row fuzz-short apps-check real-check hunt schedules models & rows+=("$!")
 
 failed=0
 for each in "${rows[@]}"; do
