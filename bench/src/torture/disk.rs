@@ -4,6 +4,10 @@
 //! What it had not written is lost, as after a power failure. Mounting it again replays its
 //! journal.
 //!
+//! It is mounted in a mount namespace of the torture's own: a namespace that another program made
+//! meanwhile would hold a copy of the mount, the kernel would keep the file system that was cut for
+//! it, and what is mounted again would be that one.
+//!
 //! Guarantees: image and mount are in the ledger before they exist.
 //! Never: mounts or unmounts anything else.
 //! Threads: the supervising thread only.
@@ -43,6 +47,22 @@ pub fn can_make(kind: &str) -> Result<(), String> {
     match Command::new(&program).arg("-V").output() {
         Ok(_) => Ok(()),
         Err(_) => Err(format!("{program} is not installed")),
+    }
+}
+
+/// Gives this process, and those that it starts, a mount namespace of their own. Refused if the
+/// kernel does not let it.
+pub fn own_mounts() -> Result<(), String> {
+    let none = core::ptr::null();
+    let private = libc::MS_REC | libc::MS_PRIVATE;
+    // SAFETY: terminated strings; no other thread of this process reads its mounts.
+    let done = unsafe {
+        libc::unshare(libc::CLONE_NEWNS) == 0
+            && libc::mount(c"none".as_ptr(), c"/".as_ptr(), none, private, none.cast()) == 0
+    };
+    match done {
+        true => Ok(()),
+        false => Err(format!("a mount namespace: {}", std::io::Error::last_os_error())),
     }
 }
 

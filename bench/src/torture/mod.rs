@@ -86,6 +86,7 @@ impl Torture {
     /// Tortures; an error if anything was lost.
     pub fn main(&self) -> Result<(), Failure> {
         signals::install();
+        let own_mounts = disk::own_mounts();
         let seed = if self.seed != 0 { self.seed } else { clock_seed() };
         output::line(format_args!("torture: seed {seed}"))?;
         let mut random = Random::new(seed, 0);
@@ -95,7 +96,7 @@ impl Torture {
         for kind in &self.on {
             let disk = match kind.as_str() {
                 "here" => None,
-                kind => match disk::can_make(kind) {
+                kind => match disk::can_make(kind).and(own_mounts.clone()) {
                     Ok(()) => Some(Disk::create(&mut ledger, &store, kind, DISK_BYTES)?),
                     Err(why) => {
                         output::line(format_args!("torture: {kind}: left out: {why}"))?;
