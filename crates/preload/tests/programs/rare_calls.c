@@ -56,8 +56,9 @@ static void formatted(void) {
     for (int i = 0; i < LONG; i++) text[i] = 'a' + byte_at(i, 1) % 26;
     text[LONG] = 0;
     for (int way = 0; way < 3; way++) {
-        int file = open(".", O_TMPFILE | O_RDWR, 0600);
-        CHECK(file >= 0);
+        char name[] = "file-XXXXXX";
+        int file = mkstemp(name);
+        CHECK(file >= 0 && unlink(name) == 0);
         press();
         int printed = way == 0   ? dprintf(file, "%d%s%.1f", 5, text, 0.5)
                       : way == 1 ? print(file, "%d%s%.1f", 5, text, 0.5)
