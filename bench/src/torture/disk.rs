@@ -4,9 +4,9 @@
 //! What it had not written is lost, as after a power failure. Mounting it again replays its
 //! journal.
 //!
-//! It is mounted in a mount namespace of the torture's own: a namespace that another program made
-//! meanwhile would hold a copy of the mount, the kernel would keep the file system that was cut for
-//! it, and what is mounted again would be that one.
+//! It is mounted in a mount namespace of the torture's own. Otherwise a namespace that another
+//! program makes, a container's, gets a copy of the mount. As long as it has the copy, the kernel
+//! keeps the file system that was cut, and mounting the image again brings that one back.
 //!
 //! Guarantees: image and mount are in the ledger before they exist.
 //! Never: mounts or unmounts anything else.
